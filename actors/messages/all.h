@@ -1,0 +1,78 @@
+/// @file
+/// Every message, and its number on the wire. Numbers follow the order below: peers of another build are refused, never misread.
+#pragma once
+
+#include <caf/actor.hpp>
+#include <caf/type_id.hpp>
+
+#include "actors/messages/checkpoint.h"
+#include "actors/messages/control.h"
+#include "actors/messages/environment.h"
+#include "actors/messages/node.h"
+#include "actors/messages/rank.h"
+#include "actors/messages/rollout.h"
+#include "actors/messages/worker.h"
+
+CAF_BEGIN_TYPE_ID_BLOCK(troupe_messages, caf::first_custom_type_id)
+  // base
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::PolicyVersion))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::SampleId))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::Error))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::comm::RemoteRegion))
+  // node
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::NodeHello))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StartWorker))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::KillWorker))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StopNode))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerStarted))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerExited))
+  // worker
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Hello))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::FencedOff))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StopWorker))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerFailed))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::MetricValue))
+  // rollout
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::GroupWork))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::CancelWork))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::PullWeights))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::DrainRollout))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::SamplesDone))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::SamplesFailed))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkRefused))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WeightsPulled))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Drained))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::RolloutGauges))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::ScoreProbe))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::ProbeScored))
+  // rank
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StartStage))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StageReady))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::BatchGroup))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::TrainStep))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StepDone))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::PublishWeights))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WeightsPublished))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::LeaseWeights))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::LeaseGranted))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::LeaseEnded))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::ExportModel))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Exported))
+  // checkpoint
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::DescribeState))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StateLayoutIs))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::PrepareMemory))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::MemoryReady))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::CopyState))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StateCopied))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::CommitState))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Committed))
+  // environment
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::EnvironmentCalls))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::EnvironmentReplies))
+  // control: inside the supervisor's process, between its socket thread, its timers and its actors
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::ControlRequest))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::ControlReply))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StopRun))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Tick))
+CAF_END_TYPE_ID_BLOCK(troupe_messages)

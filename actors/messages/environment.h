@@ -1,0 +1,71 @@
+/// @file
+/// Rollout worker <-> (head's router) <-> environment runner. Calls travel in batches: one message for all that is ready.
+#pragma once
+
+#include "actors/messages/inspect_base.h"
+
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+template <class Inspector>
+bool inspect(Inspector& f, ChatMessage& x) {
+  return f.object(x).fields(f.field("role", x.role), f.field("content", x.content));
+}
+
+/// One call: the start of an episode (`reset`), or a reply of the policy to score.
+struct EnvironmentCall {
+  std::uint64_t call = 0;    ///< Chosen by the caller, echoed.
+  std::uint64_t episode = 0; ///< Unique within the caller's incarnation.
+  bool reset = false;
+  bool eval = false;         ///< Which split `problem` counts in.
+  std::uint64_t problem = 0;
+  std::string reply;
+};
+template <class Inspector>
+bool inspect(Inspector& f, EnvironmentCall& x) {
+  return f.object(x).fields(f.field("call", x.call), f.field("episode", x.episode), f.field("reset", x.reset), f.field("eval", x.eval),
+                            f.field("problem", x.problem), f.field("reply", x.reply));
+}
+
+struct EnvironmentReply {
+  std::uint64_t call = 0;
+  bool ok = false;
+  Error error;
+  std::vector<ChatMessage> messages;
+  double reward = 0;
+  bool done = false;
+  bool answered = true;
+};
+template <class Inspector>
+bool inspect(Inspector& f, EnvironmentReply& x) {
+  return f.object(x).fields(f.field("call", x.call), f.field("ok", x.ok), f.field("error", x.error), f.field("messages", x.messages),
+                            f.field("reward", x.reward), f.field("done", x.done), f.field("answered", x.answered));
+}
+
+struct EnvironmentCalls {
+  std::string worker; ///< Who asks.
+  std::uint32_t incarnation = 0;
+  std::vector<EnvironmentCall> calls;
+};
+template <class Inspector>
+bool inspect(Inspector& f, EnvironmentCalls& x) {
+  return f.object(x).fields(f.field("worker", x.worker), f.field("incarnation", x.incarnation), f.field("calls", x.calls));
+}
+
+struct EnvironmentReplies {
+  std::string worker; ///< Who asked.
+  std::uint32_t incarnation = 0;
+  std::vector<EnvironmentReply> replies;
+};
+template <class Inspector>
+bool inspect(Inspector& f, EnvironmentReplies& x) {
+  return f.object(x).fields(f.field("worker", x.worker), f.field("incarnation", x.incarnation), f.field("replies", x.replies));
+}
+
+} // namespace troupe::actors

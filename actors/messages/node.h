@@ -1,0 +1,81 @@
+/// @file
+/// Supervisor <-> node agent: which worker processes run on a machine.
+#pragma once
+
+#include "actors/messages/inspect_base.h"
+
+#include <string>
+
+namespace troupe::actors {
+
+/// Node agent -> head, once it is connected.
+struct NodeHello {
+  std::string node; ///< "node0".
+  std::int32_t pid = 0;
+  std::uint64_t term = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, NodeHello& x) {
+  return f.object(x).fields(f.field("node", x.node), f.field("pid", x.pid), f.field("term", x.term));
+}
+
+/// Head -> node agent: start a worker process. Answered by WorkerStarted or WorkerExited.
+struct StartWorker {
+  std::string name; ///< "rollout/1".
+  std::uint32_t incarnation = 0;
+  std::string frame;               ///< The worker's whole start frame (runtime/frame.h).
+  bool torch = false;              ///< Which executable: `troupe-worker` or `troupe`.
+  std::uint64_t weights_bytes = 0; ///< Size of the memory file for weight slots on descriptor 4; 0: none.
+  std::int32_t threads = 1;        ///< OMP_NUM_THREADS.
+};
+template <class Inspector>
+bool inspect(Inspector& f, StartWorker& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("frame", x.frame), f.field("torch", x.torch),
+                            f.field("weights_bytes", x.weights_bytes), f.field("threads", x.threads));
+}
+
+/// Head -> node agent: SIGKILL, whatever the worker is doing. Answered by WorkerExited.
+struct KillWorker {
+  std::string name;
+  std::uint32_t incarnation = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, KillWorker& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation));
+}
+
+/// Head -> node agent: kill what still runs and exit.
+struct StopNode {
+  std::string reason;
+};
+template <class Inspector>
+bool inspect(Inspector& f, StopNode& x) {
+  return f.object(x).fields(f.field("reason", x.reason));
+}
+
+/// Node agent -> head.
+struct WorkerStarted {
+  std::string name;
+  std::uint32_t incarnation = 0;
+  std::int32_t pid = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, WorkerStarted& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("pid", x.pid));
+}
+
+/// Node agent -> head: the process is gone (or could not be started), in words that name its log.
+struct WorkerExited {
+  std::string name;
+  std::uint32_t incarnation = 0;
+  std::int32_t code = 0;
+  std::int32_t signal = 0;
+  std::string how; ///< "killed by SIGKILL; log: runs/x/logs/rollout-1.0.log; last line: ...".
+};
+template <class Inspector>
+bool inspect(Inspector& f, WorkerExited& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("code", x.code), f.field("signal", x.signal),
+                            f.field("how", x.how));
+}
+
+} // namespace troupe::actors

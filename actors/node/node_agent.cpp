@@ -1,0 +1,169 @@
+#include "actors/node/node_agent.h"
+
+#include <caf/all.hpp>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "actors/messages/all.h"
+#include "actors/runtime/process.h"
+#include "actors/runtime/system.h"
+#include "base/log.h"
+
+namespace troupe::actors {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Executables {
+  FileDescriptor plain; // troupe
+  FileDescriptor torch; // troupe-worker
+};
+
+Result<Executables> open_executables() {
+  const fs::path self = fs::read_symlink("/proc/self/exe");
+  TROUPE_TRY(auto plain, open_executable(self));
+  TROUPE_TRY(auto torch, open_executable(self.parent_path() / "troupe-worker"));
+  return Executables{std::move(plain), std::move(torch)};
+}
+
+// The last non-empty line of a log, at most 300 characters: what a person would look at first.
+std::string last_line(const fs::path& log) {
+  const auto text = read_file(log, std::uint64_t{64} << 20);
+  if (!text) return {};
+  const auto end = text->find_last_not_of("\n ");
+  if (end == std::string::npos) return {};
+  const auto begin = text->rfind('\n', end);
+  return text->substr(begin == std::string::npos ? 0 : begin + 1, std::min<std::size_t>(300, end - (begin == std::string::npos ? 0 : begin)));
+}
+
+struct Child {
+  std::string name;
+  std::uint32_t incarnation = 0;
+  fs::path log;
+};
+
+class AgentState {
+ public:
+  static constexpr const char* name = "node_agent";
+
+  AgentState(caf::event_based_actor* self, WorkerFrame frame, Executables executables, caf::actor head, Status* outcome)
+      : self_(self), frame_(std::move(frame)), executables_(std::move(executables)), head_(std::move(head)), outcome_(outcome) {
+    const caf::actor me = self;
+    // Exits are reported by the keeper's thread; the actor's mailbox orders them with everything else.
+    keeper_ = std::make_unique<ProcessKeeper>([me](pid_t pid, ExitStatus status) {
+      caf::anon_send(me, WorkerExited{"", static_cast<std::uint32_t>(pid), status.code, status.signal, ""});
+    });
+  }
+
+  caf::behavior make_behavior() {
+    self_->monitor(head_);
+    self_->set_down_handler([this](const caf::down_msg&) {
+      *outcome_ = fail(ErrorCode::kUnavailable, "the head is gone");
+      finish();
+    });
+    self_->send(head_, NodeHello{frame_.node, static_cast<std::int32_t>(::getpid()), frame_.term}, caf::actor{self_});
+    return {
+        [this](const StartWorker& order) { start(order); },
+        [this](const KillWorker& order) { kill(order); },
+        [this](const WorkerExited& raw) { exited(static_cast<pid_t>(raw.incarnation), {raw.code, raw.signal}); },
+        [this](const StopNode& order) {
+          log_info("stopping: " + order.reason);
+          finish();
+        },
+        [this](const FencedOff& order) {
+          *outcome_ = fail(ErrorCode::kFenced, order.reason);
+          finish();
+        },
+    };
+  }
+
+ private:
+  void start(const StartWorker& order) {
+    std::string file = order.name;
+    std::replace(file.begin(), file.end(), '/', '-');
+    const fs::path log = fs::path(frame_.run_folder) / "logs" / (file + "." + std::to_string(order.incarnation) + ".log");
+    const auto pid = spawn(order, log);
+    if (!pid) {
+      self_->send(head_, WorkerExited{order.name, order.incarnation, 127, 0, pid.error().message});
+      return;
+    }
+    children_[*pid] = {order.name, order.incarnation, log};
+    self_->send(head_, WorkerStarted{order.name, order.incarnation, static_cast<std::int32_t>(*pid)});
+  }
+
+  Result<pid_t> spawn(const StartWorker& order, const fs::path& log) {
+    TROUPE_TRY(const FileDescriptor frame, frame_file(order.frame));
+    ProcessSpec spec;
+    spec.executable = order.torch ? executables_.torch.get() : executables_.plain.get();
+    spec.argv = order.torch ? std::vector<std::string>{"troupe-worker", order.name} : std::vector<std::string>{"troupe", "worker", order.name};
+    spec.descriptors = {{frame.get(), kFrameDescriptor}};
+    FileDescriptor weights;
+    if (order.weights_bytes > 0) {
+      weights = FileDescriptor(::memfd_create("troupe-weights", MFD_CLOEXEC));
+      if (!weights.valid() || ::ftruncate(weights.get(), static_cast<off_t>(order.weights_bytes)) != 0)
+        return tl::unexpected(system_error("create", "weight slots of " + format_bytes(order.weights_bytes), errno));
+      spec.descriptors.emplace_back(weights.get(), kWeightsDescriptor);
+    }
+    spec.output = log;
+    ::setenv("OMP_NUM_THREADS", std::to_string(std::max(1, order.threads)).c_str(), 1);
+    return keeper_->start(std::move(spec));
+  }
+
+  void kill(const KillWorker& order) {
+    for (const auto& [pid, child] : children_)
+      if (child.name == order.name && child.incarnation == order.incarnation) keeper_->signal(pid, SIGKILL);
+  }
+
+  void exited(pid_t pid, ExitStatus status) {
+    const auto it = children_.find(pid);
+    if (it == children_.end()) return;
+    std::string how = to_string(status) + "; log: " + it->second.log.string();
+    if (status.code != 0 || status.signal != 0)
+      if (const std::string line = last_line(it->second.log); !line.empty()) how += "; last line: " + line;
+    self_->send(head_, WorkerExited{it->second.name, it->second.incarnation, status.code, status.signal, how});
+    children_.erase(it);
+  }
+
+  void finish() {
+    keeper_.reset(); // kills and reaps what is left
+    self_->quit();
+  }
+
+  caf::event_based_actor* self_;
+  WorkerFrame frame_;
+  Executables executables_;
+  caf::actor head_;
+  Status* outcome_; // owned by run_node_agent, which outlives the actor
+  std::map<pid_t, Child> children_;
+  std::unique_ptr<ProcessKeeper> keeper_;
+};
+
+} // namespace
+
+Status run_node_agent(const WorkerFrame& frame) {
+  TROUPE_TRY(auto executables, open_executables());
+  SystemOptions options;
+  options.credential = frame.credential;
+  System system(options);
+  TROUPE_TRY(const caf::actor head, system.connect(frame.head_host, frame.head_port));
+  Status outcome;
+  {
+    caf::scoped_actor self{system.caf()};
+    // Detached: starting a process blocks for milliseconds.
+    const caf::actor agent = self->spawn<caf::detached>(
+        [&frame, &head, &outcome, files = std::make_shared<Executables>(std::move(executables))](caf::event_based_actor* actor) -> caf::behavior {
+          auto state = std::make_shared<AgentState>(actor, frame, std::move(*files), head, &outcome);
+          actor->attach_functor([state] {});
+          return state->make_behavior();
+        });
+    self->wait_for(agent);
+  }
+  return outcome;
+}
+
+} // namespace troupe::actors

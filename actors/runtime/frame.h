@@ -1,0 +1,42 @@
+/// @file
+/// What a worker process is told at its start: one JSON text on descriptor 3. Nothing secret goes through argv or the environment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "actors/runtime/credentials.h"
+#include "base/file.h"
+#include "base/result.h"
+
+namespace troupe::actors {
+
+inline constexpr int kFrameDescriptor = 3;   ///< The frame.
+inline constexpr int kWeightsDescriptor = 4; ///< The rank's weight slots: a memory file that the node agent owns.
+
+struct WorkerFrame {
+  std::string run_id;
+  std::string run_folder; ///< Absolute.
+  std::uint64_t term = 0;
+  std::uint32_t epoch = 0;
+  std::string name; ///< "rollout/3".
+  std::string role; ///< "rollout".
+  std::int32_t index = 0;
+  std::uint32_t incarnation = 0;
+  std::string node;
+  std::string head_host;
+  std::uint16_t head_port = 0;
+  Credential credential;
+  std::string experiment; ///< The resolved config as JSON.
+};
+
+[[nodiscard]] std::string encode_frame(const WorkerFrame& frame);
+/// Errors: kCorrupt naming the field.
+[[nodiscard]] Result<WorkerFrame> decode_frame(std::string_view text);
+
+/// A memory file that holds the text, positioned at its start. Errors: as system_error.
+[[nodiscard]] Result<FileDescriptor> frame_file(std::string_view text);
+/// Reads and closes descriptor 3. Errors: kInvalidArgument when the process was not started by an agent.
+[[nodiscard]] Result<WorkerFrame> read_frame();
+
+} // namespace troupe::actors

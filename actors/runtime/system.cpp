@@ -1,0 +1,88 @@
+#include "actors/runtime/system.h"
+
+#include <caf/init_global_meta_objects.hpp>
+#include <caf/io/middleman.hpp>
+#include <caf/openssl/all.hpp>
+#include <caf/scoped_actor.hpp>
+
+#include <cstdlib>
+
+#include "actors/messages/all.h"
+
+namespace troupe::actors {
+
+struct System::Config : caf::actor_system_config {
+  explicit Config(const SystemOptions& options) {
+    load<caf::io::middleman>();
+    load<caf::openssl::manager>();
+    const double scale = time_scale();
+    const auto scaled = [scale](Duration d) { return caf::timespan{static_cast<std::int64_t>(static_cast<double>(d.count()) * scale)}; };
+    set("caf.middleman.heartbeat-interval", scaled(options.heartbeat));
+    set("caf.middleman.connection-timeout", scaled(options.timeout));
+    set("caf.middleman.app-identifiers", std::vector<std::string>{build_id()});
+    set("caf.middleman.enable-automatic-connections", false);
+    set("caf.scheduler.max-threads", 2);
+    openssl_certificate = options.credential.certificate;
+    openssl_key = options.credential.key;
+    openssl_cafile = options.credential.authority;
+  }
+};
+
+namespace {
+
+void init_types_once() {
+  static const bool done = [] {
+    caf::init_global_meta_objects<caf::id_block::troupe_messages>();
+    caf::io::middleman::init_global_meta_objects();
+    caf::core::init_global_meta_objects();
+    return true;
+  }();
+  (void)done;
+}
+
+} // namespace
+
+System::System(const SystemOptions& options) {
+  init_types_once();
+  config_ = std::make_unique<Config>(options);
+  system_ = std::make_unique<caf::actor_system>(*config_);
+  // An actor that ever sent to a remote one is never collected by CAF: waiting for all of them would never end.
+  system_->await_actors_before_shutdown(false);
+}
+
+System::~System() {
+  // CAF's registry must not drop the last reference of an actor while it shuts down: end what was published first.
+  caf::scoped_actor self{*system_};
+  for (const caf::actor& actor : published_) {
+    self->send_exit(actor, caf::exit_reason::user_shutdown);
+    self->wait_for(actor);
+  }
+  published_.clear();
+}
+
+Result<std::uint16_t> System::publish(const caf::actor& actor, const std::string& host, std::uint16_t port) {
+  auto bound = caf::openssl::publish(actor, port, host.c_str(), true);
+  if (!bound)
+    return fail(ErrorCode::kUnavailable, "cannot listen on " + host + ":" + std::to_string(port) + " (" + caf::to_string(bound.error()) +
+                                             "); is the port in use or the address not of this machine?");
+  published_.push_back(actor);
+  return *bound;
+}
+
+Result<caf::actor> System::connect(const std::string& host, std::uint16_t port) {
+  auto actor = caf::openssl::remote_actor(*system_, host, port);
+  if (!actor)
+    return fail(ErrorCode::kUnavailable, "cannot reach the head at " + host + ":" + std::to_string(port) + " (" + caf::to_string(actor.error()) +
+                                             "); is it running, of the same build, and is the credential of this run?");
+  return *actor;
+}
+
+double time_scale() {
+  const char* text = std::getenv("TROUPE_TIME_SCALE");
+  const double scale = text != nullptr ? std::atof(text) : 1.0;
+  return scale >= 1.0 ? scale : 1.0;
+}
+
+const char* build_id() { return "troupe-" TROUPE_WIRE_ID; }
+
+} // namespace troupe::actors
