@@ -43,41 +43,41 @@ class EnvironmentLogic final : public WorkerLogic {
     EnvironmentReply reply;
     reply.call = call.call;
     const EpisodeKey key{calls.worker, calls.incarnation, call.episode};
-    if (call.reset) {
-      if (episodes_.size() >= options_.episodes_max) {
-        reply.error = {ErrorCode::kResourceExhausted, "the environment runner has " + std::to_string(episodes_.size()) + " open episodes", ""};
-        return reply;
-      }
-      auto episode = task_->new_episode();
-      const rl::ProblemId problem{options_.task.seed, call.eval ? rl::Split::kEval : rl::Split::kTrain, call.problem};
-      auto messages = episode->reset(problem);
-      if (!messages) {
-        reply.error = messages.error();
-        return reply;
-      }
-      for (auto& message : *messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
-      reply.ok = true;
-      episodes_[key] = std::move(episode);
-      return reply;
+    const Status done = [&]() -> Status {
+      if (call.reset) TROUPE_TRY_STATUS(reset(key, call, reply));
+      if (call.step) TROUPE_TRY_STATUS(step(key, call, reply));
+      return {};
+    }();
+    reply.ok = done.has_value();
+    if (!done) {
+      reply.error = done.error();
+      episodes_.erase(key);
     }
-    const auto it = episodes_.find(key);
-    if (it == episodes_.end()) {
-      reply.error = {ErrorCode::kUnavailable, "the environment runner does not know this episode: it was restarted", ""};
-      return reply;
-    }
-    auto step = it->second->step({"assistant", call.reply});
-    if (!step) {
-      reply.error = step.error();
-      episodes_.erase(it);
-      return reply;
-    }
-    for (auto& message : step->messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
-    reply.reward = step->reward;
-    reply.done = step->done;
-    reply.answered = step->answered;
-    reply.ok = true;
-    if (step->done) episodes_.erase(it);
     return reply;
+  }
+
+  Status reset(const EpisodeKey& key, const EnvironmentCall& call, EnvironmentReply& reply) {
+    if (episodes_.size() >= options_.episodes_max)
+      return fail(ErrorCode::kResourceExhausted, "the environment runner has " + std::to_string(episodes_.size()) + " open episodes");
+    auto episode = task_->new_episode();
+    const rl::ProblemId problem{options_.task.seed, call.eval ? rl::Split::kEval : rl::Split::kTrain, call.problem};
+    TROUPE_TRY(auto messages, episode->reset(problem));
+    for (auto& message : messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
+    episodes_[key] = std::move(episode);
+    return {};
+  }
+
+  Status step(const EpisodeKey& key, const EnvironmentCall& call, EnvironmentReply& reply) {
+    const auto it = episodes_.find(key);
+    if (it == episodes_.end()) return fail(ErrorCode::kUnavailable, "the environment runner does not know this episode: it was restarted");
+    TROUPE_TRY(auto step, it->second->step({"assistant", call.reply}));
+    reply.messages.clear();
+    for (auto& message : step.messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
+    reply.reward = step.reward;
+    reply.done = step.done;
+    reply.answered = step.answered;
+    if (step.done) episodes_.erase(it);
+    return {};
   }
 
   void forget_older(const std::string& worker, std::uint32_t incarnation) {

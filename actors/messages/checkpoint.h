@@ -43,19 +43,29 @@ bool inspect(Inspector& f, MemoryReady& x) {
   return f.object(x).fields(f.field("region", x.region));
 }
 
-/// Head -> rank: copy the state into the writer's memory at the next step edge. Answered by StateCopied.
+/// Head -> rank: keep a copy of the state as it is now, before any later step. What training waits for is this copy alone.
+struct SnapshotState {
+  PolicyVersion version;
+};
+template <class Inspector>
+bool inspect(Inspector& f, SnapshotState& x) {
+  return f.object(x).fields(f.field("version", x.version));
+}
+
+/// Head -> rank: write the kept copy into the writer's memory, beside training. Answered by StateCopied.
 struct CopyState {
   std::uint64_t save = 0; ///< Number of the save, echoed.
-  std::uint32_t epoch = 0;
+  PolicyVersion version;
   comm::RemoteRegion region;
 };
 template <class Inspector>
 bool inspect(Inspector& f, CopyState& x) {
-  return f.object(x).fields(f.field("save", x.save), f.field("epoch", x.epoch), f.field("region", x.region));
+  return f.object(x).fields(f.field("save", x.save), f.field("version", x.version), f.field("region", x.region));
 }
 
 struct StateCopied {
   std::uint64_t save = 0;
+  PolicyVersion version;
   bool ok = false;
   Error error;
   std::string record;       ///< The rank's part of the commit record: optimizer step, schedule, data cursor (JSON).
@@ -64,22 +74,20 @@ struct StateCopied {
 };
 template <class Inspector>
 bool inspect(Inspector& f, StateCopied& x) {
-  return f.object(x).fields(f.field("save", x.save), f.field("ok", x.ok), f.field("error", x.error), f.field("record", x.record),
+  return f.object(x).fields(f.field("save", x.save), f.field("version", x.version), f.field("ok", x.ok), f.field("error", x.error), f.field("record", x.record),
                             f.field("checksum", x.checksum), f.field("stall_seconds", x.stall_seconds));
 }
 
 /// Head -> writer: make what is in the memory durable. Answered by Committed.
 struct CommitState {
   std::uint64_t save = 0;
-  std::uint32_t epoch = 0;
-  std::uint64_t step = 0;
   std::string record; ///< The whole commit record except for files and checksums (JSON).
   std::uint64_t checksum = 0;
   std::int32_t keep = 2;
 };
 template <class Inspector>
 bool inspect(Inspector& f, CommitState& x) {
-  return f.object(x).fields(f.field("save", x.save), f.field("epoch", x.epoch), f.field("step", x.step), f.field("record", x.record),
+  return f.object(x).fields(f.field("save", x.save), f.field("record", x.record),
                             f.field("checksum", x.checksum), f.field("keep", x.keep));
 }
 

@@ -43,4 +43,11 @@ bool inspect(Inspector& f, Tick& x) {
   return f.object(x).fields(f.field("timer", x.timer));
 }
 
+/// Inside a worker's process: time for the next sign of life.
+struct Beat {};
+template <class Inspector>
+bool inspect(Inspector& f, Beat& x) {
+  return f.object(x).fields();
+}
+
 } // namespace troupe::actors

@@ -18,18 +18,19 @@ bool inspect(Inspector& f, ChatMessage& x) {
   return f.object(x).fields(f.field("role", x.role), f.field("content", x.content));
 }
 
-/// One call: the start of an episode (`reset`), or a reply of the policy to score.
+/// One call: the start of an episode (`reset`), a reply of the policy to score (`step`), or both in this order.
 struct EnvironmentCall {
   std::uint64_t call = 0;    ///< Chosen by the caller, echoed.
   std::uint64_t episode = 0; ///< Unique within the caller's incarnation.
   bool reset = false;
+  bool step = false;
   bool eval = false;         ///< Which split `problem` counts in.
   std::uint64_t problem = 0;
   std::string reply;
 };
 template <class Inspector>
 bool inspect(Inspector& f, EnvironmentCall& x) {
-  return f.object(x).fields(f.field("call", x.call), f.field("episode", x.episode), f.field("reset", x.reset), f.field("eval", x.eval),
+  return f.object(x).fields(f.field("call", x.call), f.field("episode", x.episode), f.field("reset", x.reset), f.field("step", x.step), f.field("eval", x.eval),
                             f.field("problem", x.problem), f.field("reply", x.reply));
 }
 

@@ -24,14 +24,14 @@ struct StartWorker {
   std::string name; ///< "rollout/1".
   std::uint32_t incarnation = 0;
   std::string frame;               ///< The worker's whole start frame (runtime/frame.h).
-  bool torch = false;              ///< Which executable: `troupe-worker` or `troupe`.
-  std::uint64_t weights_bytes = 0; ///< Size of the memory file for weight slots on descriptor 4; 0: none.
+  bool torch = false;    ///< Which executable: `troupe-worker` or `troupe`.
+  bool weights = false;  ///< Give it an empty memory file for weight slots on descriptor 4; it chooses the size.
   std::int32_t threads = 1;        ///< OMP_NUM_THREADS.
 };
 template <class Inspector>
 bool inspect(Inspector& f, StartWorker& x) {
   return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("frame", x.frame), f.field("torch", x.torch),
-                            f.field("weights_bytes", x.weights_bytes), f.field("threads", x.threads));
+                            f.field("weights", x.weights), f.field("threads", x.threads));
 }
 
 /// Head -> node agent: SIGKILL, whatever the worker is doing. Answered by WorkerExited.

@@ -10,128 +10,164 @@
 
 namespace troupe::actors {
 
-/// Head -> rank: make the state ready for a stage. Answered by StageReady.
+/// Head -> rank: hold the state of `version`: of a commit, or, with an empty folder, of the start. Answered by MeshReady.
+struct BuildMesh {
+  PolicyVersion version;
+  std::string checkpoint; ///< Folder of a commit.
+};
+template <class Inspector>
+bool inspect(Inspector& f, BuildMesh& x) {
+  return f.object(x).fields(f.field("version", x.version), f.field("checkpoint", x.checkpoint));
+}
+
+struct MeshReady {
+  PolicyVersion version;
+  std::uint64_t parameters = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, MeshReady& x) {
+  return f.object(x).fields(f.field("version", x.version), f.field("parameters", x.parameters));
+}
+
+/// Head -> rank: the steps that follow belong to this stage.
 struct StartStage {
-  std::int32_t stage = 0; ///< Index into the experiment's stages.
-  std::uint64_t step = 0; ///< Steps of the stage already trained (resume).
-  std::uint32_t epoch = 0;
-  std::string checkpoint; ///< Folder of a commit to load first; empty: go on with the state in memory.
+  std::int32_t stage = 0;       ///< Index into the experiment's stages.
+  std::uint64_t steps_done = 0; ///< Steps of the stage already trained (resume): optimizer and data cursor come from the commit then.
 };
 template <class Inspector>
 bool inspect(Inspector& f, StartStage& x) {
-  return f.object(x).fields(f.field("stage", x.stage), f.field("step", x.step), f.field("epoch", x.epoch), f.field("checkpoint", x.checkpoint));
+  return f.object(x).fields(f.field("stage", x.stage), f.field("steps_done", x.steps_done));
 }
 
-struct StageReady {
-  std::int32_t stage = 0;
-  std::uint64_t parameters = 0;
-  PolicyVersion version;
-  std::uint64_t total_steps = 0; ///< Optimizer steps since the start of the run.
-};
-template <class Inspector>
-bool inspect(Inspector& f, StageReady& x) {
-  return f.object(x).fields(f.field("stage", x.stage), f.field("parameters", x.parameters), f.field("version", x.version),
-                            f.field("total_steps", x.total_steps));
-}
-
-/// Head -> rank: one group of the coming training batch. Groups of a batch arrive in the order of (prompt, sample), before TrainStep.
+/// Head -> rank: one group of the training batch that starts from `from`. Sent before TrainStep, ordered by (prompt, sample).
 struct BatchGroup {
-  std::uint64_t step = 0;
+  PolicyVersion from;
   std::uint64_t prompt = 0;
   std::vector<std::int32_t> prompt_ids;
   std::vector<SampleResult> samples;
 };
 template <class Inspector>
 bool inspect(Inspector& f, BatchGroup& x) {
-  return f.object(x).fields(f.field("step", x.step), f.field("prompt", x.prompt), f.field("prompt_ids", x.prompt_ids), f.field("samples", x.samples));
+  return f.object(x).fields(f.field("from", x.from), f.field("prompt", x.prompt), f.field("prompt_ids", x.prompt_ids), f.field("samples", x.samples));
 }
 
-/// Head -> rank: train one step (on the groups sent before it, or on the data set of a pretrain or sft stage). Answered by StepDone.
+/// Head -> rank: train one step from `from`, on the groups sent before or, in a pretrain or sft stage, on the data set.
+/// Idempotent: a rank that is past `from` answers at once. Answered by StepDone.
 struct TrainStep {
-  std::int32_t stage = 0;
-  std::uint64_t step = 0; ///< 1-based step of the stage.
-  std::uint32_t epoch = 0;
+  PolicyVersion from;
   std::uint32_t groups = 0;
 };
 template <class Inspector>
 bool inspect(Inspector& f, TrainStep& x) {
-  return f.object(x).fields(f.field("stage", x.stage), f.field("step", x.step), f.field("epoch", x.epoch), f.field("groups", x.groups));
+  return f.object(x).fields(f.field("from", x.from), f.field("groups", x.groups));
 }
 
 struct StepDone {
-  std::int32_t stage = 0;
-  std::uint64_t step = 0;
   PolicyVersion version; ///< Of the weights after the step.
   std::uint64_t tokens = 0;
   std::vector<MetricValue> metrics;
 };
 template <class Inspector>
 bool inspect(Inspector& f, StepDone& x) {
-  return f.object(x).fields(f.field("stage", x.stage), f.field("step", x.step), f.field("version", x.version), f.field("tokens", x.tokens),
-                            f.field("metrics", x.metrics));
+  return f.object(x).fields(f.field("version", x.version), f.field("tokens", x.tokens), f.field("metrics", x.metrics));
 }
 
-/// Head -> rank (weight store): copy the current weights into a slot and announce them. Answered by WeightsPublished.
-struct PublishWeights {};
+/// Head -> rank (weight store): copy the weights of `version` into a slot before any later step. Answered by WeightsPublished.
+struct PublishWeights {
+  PolicyVersion version;
+};
 template <class Inspector>
 bool inspect(Inspector& f, PublishWeights& x) {
-  return f.object(x).fields();
+  return f.object(x).fields(f.field("version", x.version));
 }
 
 struct WeightsPublished {
   PolicyVersion version;
+  bool ok = false;
+  Error error;
   std::uint64_t bytes = 0;
   double seconds = 0;
 };
 template <class Inspector>
 bool inspect(Inspector& f, WeightsPublished& x) {
-  return f.object(x).fields(f.field("version", x.version), f.field("bytes", x.bytes), f.field("seconds", x.seconds));
+  return f.object(x).fields(f.field("version", x.version), f.field("ok", x.ok), f.field("error", x.error), f.field("bytes", x.bytes),
+                            f.field("seconds", x.seconds));
 }
 
-/// Head -> rank (weight store): a lease on the newest weights for a reader. Answered by LeaseGranted.
+/// Head -> rank (weight store): a lease on weights of at least `wanted` for a reader. Answered by LeaseGranted.
 struct LeaseWeights {
   std::string reader;
+  std::uint32_t incarnation = 0;
+  std::uint64_t request = 0;
+  PolicyVersion wanted;
 };
 template <class Inspector>
 bool inspect(Inspector& f, LeaseWeights& x) {
-  return f.object(x).fields(f.field("reader", x.reader));
+  return f.object(x).fields(f.field("reader", x.reader), f.field("incarnation", x.incarnation), f.field("request", x.request),
+                            f.field("wanted", x.wanted));
 }
 
 struct LeaseGranted {
   std::string reader;
+  std::uint32_t incarnation = 0;
+  bool ok = false;
+  Error error;
   WeightTicket ticket;
 };
 template <class Inspector>
 bool inspect(Inspector& f, LeaseGranted& x) {
-  return f.object(x).fields(f.field("reader", x.reader), f.field("ticket", x.ticket));
+  return f.object(x).fields(f.field("reader", x.reader), f.field("incarnation", x.incarnation), f.field("ok", x.ok), f.field("error", x.error),
+                            f.field("ticket", x.ticket));
 }
 
-/// Head -> rank (weight store): the reader is done or gone.
+/// Head -> rank (weight store): the reader is done, or gone (`all`).
 struct LeaseEnded {
   std::string reader;
-  std::uint64_t lease = 0;
+  std::uint32_t incarnation = 0;
+  std::uint64_t request = 0;
+  bool all = false;
 };
 template <class Inspector>
 bool inspect(Inspector& f, LeaseEnded& x) {
-  return f.object(x).fields(f.field("reader", x.reader), f.field("lease", x.lease));
+  return f.object(x).fields(f.field("reader", x.reader), f.field("incarnation", x.incarnation), f.field("request", x.request), f.field("all", x.all));
+}
+
+/// Inside the rank: a slot was filled and hashed.
+struct SlotFilled {
+  std::uint32_t slot = 0;
+  PolicyVersion version;
+  bool ok = false;
+  std::string reason;
+  std::vector<TensorEntry> tensors;
+  double seconds = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, SlotFilled& x) {
+  return f.object(x).fields(f.field("slot", x.slot), f.field("version", x.version), f.field("ok", x.ok), f.field("reason", x.reason),
+                            f.field("tensors", x.tensors), f.field("seconds", x.seconds));
 }
 
 /// Head -> rank: write the Hugging Face layout into a folder. Answered by Exported or WorkerFailed.
 struct ExportModel {
+  std::int32_t stage = 0;
   std::string folder;
 };
 template <class Inspector>
 bool inspect(Inspector& f, ExportModel& x) {
-  return f.object(x).fields(f.field("folder", x.folder));
+  return f.object(x).fields(f.field("stage", x.stage), f.field("folder", x.folder));
 }
 
 struct Exported {
+  std::int32_t stage = 0;
+  bool ok = false;
+  Error error;
   std::string folder;
   std::uint64_t bytes = 0;
 };
 template <class Inspector>
 bool inspect(Inspector& f, Exported& x) {
-  return f.object(x).fields(f.field("folder", x.folder), f.field("bytes", x.bytes));
+  return f.object(x).fields(f.field("stage", x.stage), f.field("ok", x.ok), f.field("error", x.error), f.field("folder", x.folder),
+                            f.field("bytes", x.bytes));
 }
 
 } // namespace troupe::actors

@@ -23,6 +23,16 @@ bool inspect(Inspector& f, Hello& x) {
                             f.field("term", x.term));
 }
 
+/// Worker -> head, every heartbeat: the control actor answers.
+struct Alive {
+  std::string name;
+  std::uint32_t incarnation = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, Alive& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation));
+}
+
 /// Head -> worker: you are not, or no longer, part of this run. The worker exits.
 struct FencedOff {
   std::string reason;

@@ -103,10 +103,9 @@ class AgentState {
     spec.argv = order.torch ? std::vector<std::string>{"troupe-worker", order.name} : std::vector<std::string>{"troupe", "worker", order.name};
     spec.descriptors = {{frame.get(), kFrameDescriptor}};
     FileDescriptor weights;
-    if (order.weights_bytes > 0) {
+    if (order.weights) {
       weights = FileDescriptor(::memfd_create("troupe-weights", MFD_CLOEXEC));
-      if (!weights.valid() || ::ftruncate(weights.get(), static_cast<off_t>(order.weights_bytes)) != 0)
-        return tl::unexpected(system_error("create", "weight slots of " + format_bytes(order.weights_bytes), errno));
+      if (!weights.valid()) return tl::unexpected(system_error("create", "the memory file for weights", errno));
       spec.descriptors.emplace_back(weights.get(), kWeightsDescriptor);
     }
     spec.output = log;

@@ -25,7 +25,12 @@ caf::behavior worker_behavior(caf::event_based_actor* self, const std::shared_pt
   };
   self->monitor(life->context.head);
   self->set_down_handler([end](const caf::down_msg&) { end(fail(ErrorCode::kUnavailable, "the head is gone")); });
+  caf::delayed_anon_send(caf::actor{self}, life->context.heartbeat, Beat{});
   caf::message_handler common{
+      [self, life](const Beat&) {
+        caf::anon_send(life->context.head, Alive{life->context.frame->name, life->context.frame->incarnation});
+        caf::delayed_anon_send(caf::actor{self}, life->context.heartbeat, Beat{});
+      },
       [end](const StopWorker& order) {
         log_info("stopping: " + order.reason);
         end({});
@@ -56,7 +61,7 @@ Status run_worker(const WorkerFrame& frame, const MakeLogic& make) {
   caf::scoped_actor waiter{system.caf()};
   const caf::actor worker = waiter->spawn([&](caf::event_based_actor* self) -> caf::behavior {
     auto life = std::make_shared<Life>();
-    life->context = {self, head, &frame};
+    life->context = {self, head, &frame, options.heartbeat};
     life->outcome = &outcome;
     auto logic = make(life->context);
     if (!logic) {

@@ -11,6 +11,7 @@
 
 #include "actors/runtime/frame.h"
 #include "base/result.h"
+#include "base/units.h"
 
 namespace troupe::actors {
 
@@ -19,6 +20,7 @@ struct WorkerContext {
   caf::event_based_actor* self = nullptr;
   caf::actor head;
   const WorkerFrame* frame = nullptr;
+  Duration heartbeat{};
 
   /// Tells the head and ends the process with exit code 1.
   void fail(const Error& error) const;

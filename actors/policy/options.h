@@ -1,0 +1,21 @@
+/// @file
+/// What rank and rollout must agree on: the model, its words and how prompts are written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model/spec.h"
+
+namespace troupe::actors {
+
+struct PolicyOptions {
+  std::string model_path;       ///< Hugging Face folder or .gguf file; empty: fresh weights.
+  std::string family;           ///< Of a fresh model; used when `model_path` is empty.
+  model::DecoderSizes sizes;    ///< Of a fresh model; vocab_size 0: as many as the tokenizer has.
+  std::uint64_t seed = 0;       ///< Of fresh weights.
+  std::string tokenizer_folder; ///< With tokenizer.json; the supervisor writes it before anything starts.
+  std::string format = "chatml";
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,16 @@
+/// @file
+/// Workers by the names that messages carry.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/result.h"
+#include "protocol/types.h"
+
+namespace troupe::actors {
+
+/// "rollout/3" with its incarnation. Errors: kInvalidArgument.
+[[nodiscard]] Result<protocol::WorkerId> worker_id(std::string_view name, std::uint32_t incarnation);
+
+} // namespace troupe::actors

@@ -1,0 +1,65 @@
+#include "actors/supervisor/control_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "base/log.h"
+
+namespace troupe::actors {
+namespace {
+
+using nlohmann::json;
+
+// "<16 hexadecimal digits of XXH3> <JSON>\n"
+std::string encode(const protocol::control::Record& record) {
+  const std::string text = to_json(record).dump();
+  return hex64(hash64(std::string_view(text))) + " " + text + "\n";
+}
+
+Result<protocol::control::Record> decode(std::string_view line) {
+  if (line.size() < 18 || line[16] != ' ') return fail(ErrorCode::kCorrupt, "it is no record");
+  const std::string_view text = line.substr(17);
+  if (hex64(hash64(text)) != line.substr(0, 16)) return fail(ErrorCode::kCorrupt, "its checksum is wrong");
+  const json record = json::parse(text, nullptr, false);
+  if (record.is_discarded()) return fail(ErrorCode::kCorrupt, "it is not JSON");
+  return protocol::record_from_json(record);
+}
+
+} // namespace
+
+Result<ControlLog::Opened> ControlLog::open(const std::filesystem::path& path) {
+  Opened opened;
+  std::string content;
+  if (std::filesystem::exists(path)) {
+    TROUPE_TRY(content, read_file(path));
+  }
+  std::size_t good = 0;
+  for (std::size_t line = 1; good < content.size(); ++line) {
+    const auto end = content.find('\n', good);
+    if (end == std::string::npos) break; // torn by a crash: cut off below
+    const auto record = decode(std::string_view(content).substr(good, end - good));
+    const bool last = end + 1 == content.size();
+    if (!record && last) break;
+    if (!record) return fail(ErrorCode::kCorrupt, path.string() + ":" + std::to_string(line) + ": the control log is damaged: " + record.error().message);
+    TROUPE_TRY_STATUS(protocol::apply(opened.state, *record));
+    good = end + 1;
+  }
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) return tl::unexpected(system_error("open", path, errno));
+  if (good < content.size() && ::ftruncate(file.get(), static_cast<off_t>(good)) != 0) return tl::unexpected(system_error("repair", path, errno));
+  opened.log.reset(new ControlLog(std::move(file), path));
+  return opened;
+}
+
+void ControlLog::append(const protocol::control::Record& record) {
+  const std::string line = encode(record);
+  Status done = write_all(file_.get(), std::as_bytes(std::span(line)), path_);
+  if (done && ::fdatasync(file_.get()) != 0) done = tl::unexpected(system_error("fsync", path_, errno));
+  if (done || std::exchange(complained_, true)) return;
+  log_error(done.error().to_string() + "; a restart of the supervisor may not know of what follows");
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,26 @@
+/// @file
+/// Shared by the head's source files.
+#pragma once
+
+#include <caf/send.hpp>
+
+#include <chrono>
+#include <utility>
+
+#include "actors/supervisor/head.h"
+
+namespace troupe::actors {
+
+inline TimePoint head_now() { return std::chrono::steady_clock::now(); }
+
+template <class Message>
+void Head::send(const protocol::WorkerId& id, Message&& message) {
+  if (WorkerEntry* worker = entry(id)) caf::anon_send(worker->actor, std::forward<Message>(message));
+}
+
+template <class Message>
+void Head::send_rank(Message&& message) {
+  if (WorkerEntry* rank = only(protocol::Role::kRank)) caf::anon_send(rank->actor, std::forward<Message>(message));
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,143 @@
+#include <caf/all.hpp>
+
+#include "actors/runtime/names.h"
+#include "actors/supervisor/control_log.h"
+#include "actors/supervisor/head_internal.h"
+#include "actors/supervisor/roster.h"
+#include "base/log.h"
+
+namespace troupe::actors {
+
+namespace pm = protocol::membership;
+namespace pr = protocol::rollout;
+using protocol::Role;
+
+void Head::member_event(const pm::Event& event) {
+  if (ended_) return;
+  for (const pm::Effect& effect : membership_.handle(event, head_now())) {
+    std::visit(
+        [this](const auto& e) {
+          using E = std::decay_t<decltype(e)>;
+          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
+          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(kMembershipTimer, e.at);
+          else perform(e);
+        },
+        effect);
+  }
+}
+
+void Head::node_joined(const NodeHello& hello, const caf::actor& agent) {
+  if (hello.term != start_.term) {
+    self_->send(agent, FencedOff{"the agent belongs to term " + std::to_string(hello.term) + ", this is term " + std::to_string(start_.term)});
+    return;
+  }
+  const protocol::NodeId id{static_cast<std::uint32_t>(nodes_.size() + 1)};
+  nodes_[id] = agent;
+  self_->monitor(agent);
+  observer_.event("node_joined", to_string(id), {{"pid", hello.pid}});
+  member_event(pm::NodeJoined{id});
+}
+
+void Head::worker_joined(const Hello& hello, const caf::actor& worker) {
+  const auto id = worker_id(hello.name, hello.incarnation);
+  const auto member = id ? membership_.members().find(*id) : membership_.members().end();
+  if (!id || hello.term != start_.term || member == membership_.members().end()) {
+    self_->send(worker, FencedOff{hello.name + " (incarnation " + std::to_string(hello.incarnation) + ", term " + std::to_string(hello.term) +
+                                  ") is not, or no longer, part of this run"});
+    return;
+  }
+  workers_[hello.name] = {*id, worker, hello.pid, member->second.node, {}};
+  self_->monitor(worker);
+  observer_.event("worker_joined", hello.name, {{"incarnation", hello.incarnation}, {"pid", hello.pid}});
+  member_event(pm::Registered{*id});
+  switch (id->role) {
+    case Role::kRollout: return rollout_event(pr::WorkerJoined{*id, std::nullopt});
+    case Role::kEnvironment: router_.runner_joined(hello.name, worker); break;
+    case Role::kCheckpointWriter: prepared_layout_.clear(); prepare_memory(); break;
+    case Role::kRank: send_mesh(); break;
+  }
+  member_event(pm::Serving{*id});
+}
+
+void Head::link_down(const caf::actor_addr& who) {
+  for (const auto& [id, agent] : nodes_)
+    if (agent.address() == who) {
+      const protocol::NodeId lost = id;
+      nodes_.erase(lost);
+      observer_.event("node_lost", to_string(lost), {});
+      return member_event(pm::NodeLost{lost, "the connection to its agent is gone"});
+    }
+  for (const auto& [name, worker] : workers_)
+    if (worker.actor.address() == who) return member_event(pm::LinkDown{worker.id});
+}
+
+void Head::heard(const std::string& name, std::uint32_t incarnation) {
+  if (const auto id = worker_id(name, incarnation)) member_event(pm::Heard{*id});
+}
+
+void Head::perform(const pm::StartWorker& e) {
+  const auto node = nodes_.find(e.node);
+  if (node == nodes_.end()) return;
+  const RoleRow& row = role_row(e.worker.role);
+  WorkerFrame frame = frame_;
+  frame.name = worker_name(e.worker);
+  frame.role = std::string(to_string(e.worker.role));
+  frame.index = static_cast<std::int32_t>(e.worker.index);
+  frame.incarnation = e.worker.incarnation;
+  frame.epoch = run_.epoch();
+  frame.node = to_string(e.node);
+  if (e.worker.incarnation > 0) ++restarts_;
+  observer_.event("worker_start", frame.name, {{"incarnation", frame.incarnation}, {"node", frame.node}});
+  self_->send(node->second, StartWorker{frame.name, frame.incarnation, encode_frame(frame), row.torch, row.weights, row.threads(options_)});
+}
+
+void Head::perform(const pm::DrainWorker& e) {
+  if (e.worker.role != Role::kRollout) return member_event(pm::Empty{e.worker}); // nothing is handed over
+  rollout_event(pr::WorkerDraining{e.worker});
+  const auto left = std::max<Duration>(e.deadline - head_now(), std::chrono::milliseconds(1));
+  send(e.worker, DrainRollout{static_cast<std::uint64_t>(left / std::chrono::milliseconds(1))});
+}
+
+void Head::perform(const pm::StopWorker& e) {
+  send(e.worker, StopWorker{"scaled down"});
+}
+
+void Head::perform(const pm::KillWorker& e) {
+  observer_.event("worker_kill", worker_name(e.worker), {{"incarnation", e.worker.incarnation}, {"reason", e.reason}});
+  if (const auto node = nodes_.find(e.node); node != nodes_.end()) self_->send(node->second, KillWorker{worker_name(e.worker), e.worker.incarnation});
+}
+
+void Head::perform(const pm::Suspected& e) {
+  observer_.event("worker_suspected", worker_name(e.worker), {});
+  if (e.worker.role == Role::kRollout) rollout_event(pr::WorkerSuspected{e.worker});
+}
+
+void Head::perform(const pm::Cleared& e) {
+  if (e.worker.role == Role::kRollout) rollout_event(pr::WorkerCleared{e.worker});
+}
+
+void Head::perform(const pm::Gone& e) {
+  const std::string name = worker_name(e.worker);
+  observer_.event("worker_gone", name, {{"incarnation", e.worker.incarnation}, {"reason", e.reason}, {"unexpected", e.unexpected}});
+  if (e.unexpected) observer_.say("troupe: " + name + " is gone: " + e.reason);
+  if (entry(e.worker) != nullptr) workers_.erase(name);
+  gauges_.erase(name);
+  switch (e.worker.role) {
+    case Role::kRollout:
+      router_.worker_gone(name);
+      send_rank(LeaseEnded{name, e.worker.incarnation, 0, true});
+      return rollout_event(pr::WorkerGone{e.worker, e.reason});
+    case Role::kEnvironment: return router_.runner_gone(name);
+    case Role::kCheckpointWriter:
+      prepared_layout_.clear();
+      if (commit_.busy()) commit_event(protocol::checkpoint::Failed{save_, name + " is gone: " + e.reason});
+      return;
+    case Role::kRank: return run_event(protocol::run::RankLost{name, e.reason});
+  }
+}
+
+void Head::perform(const pm::ScaleRefused& e) { log_warning(e.error.to_string()); }
+
+void Head::perform(const pm::GiveUp& e) { run_event(protocol::run::Broken{e.reason}); }
+
+} // namespace troupe::actors

@@ -1,0 +1,197 @@
+#include <caf/all.hpp>
+
+#include <algorithm>
+
+#include "actors/supervisor/control_log.h"
+#include "actors/supervisor/head_internal.h"
+
+namespace troupe::actors {
+
+namespace pm = protocol::membership;
+using nlohmann::json;
+using protocol::Role;
+
+void Head::report_step(const StepDone& message) {
+  const auto now = head_now();
+  const auto stage_index = std::min<std::size_t>(run_.position().stage, options_.stages.size() - 1);
+  observe::MetricBatch batch;
+  batch.step = message.version.step;
+  batch.stage = options_.stages[stage_index].spec.name;
+  batch.time_s = observer_.seconds_since_start();
+  const double step_seconds = std::max(1e-9, seconds(now - std::exchange(step_began_, now)));
+  auto& out = batch.metrics;
+  for (const MetricValue& metric : message.metrics) out.push_back({metric.name, metric.value});
+  for (auto& metric : std::exchange(last_.metrics, {})) out.push_back(std::move(metric));
+  out.push_back({"time/step", step_seconds});
+  out.push_back({"perf/throughput", static_cast<double>(message.tokens) / step_seconds});
+  out.push_back({"generation_tokens_total:rate", std::exchange(generated_tokens_, 0.0) / step_seconds});
+  if (batch_) {
+    out.push_back({"off_policy/mean", batch_->age_mean});
+    out.push_back({"off_policy/max", static_cast<double>(batch_->age_max)});
+    const protocol::RolloutStats stats = rollout_.stats();
+    out.push_back({"dispatcher/inflight", static_cast<double>(stats.prompts.in_flight)});
+    out.push_back({"dispatcher/cancelled", static_cast<double>(stats.prompts.cancelled())});
+    out.push_back({"rollout_buffer/num_groups_waiting", static_cast<double>(stats.waiting)});
+    out.push_back({"rollout_buffer/num_groups_inflight", static_cast<double>(stats.running)});
+    out.push_back({"rollout_buffer/num_groups_finalized", static_cast<double>(stats.complete)});
+    double running = 0, waiting = 0, kv = 0;
+    for (const auto& [name, gauge] : gauges_) running += gauge.running, waiting += gauge.waiting, kv = std::max(kv, gauge.kv_used);
+    out.push_back({"num_requests_running", running});
+    out.push_back({"num_requests_waiting", waiting});
+    out.push_back({"kv_cache_usage_perc", kv});
+  }
+  out.push_back({"watcher/policy_version", static_cast<double>(message.version.step)});
+  // The probe's comparisons since the last step join those of the batch itself.
+  const auto find = [&](std::string_view name) { return std::find_if(out.begin(), out.end(), [&](const auto& m) { return m.name == name; }); };
+  if (const auto compared = find("bit_wise/tokens_compared"); compared != out.end()) tokens_compared_ += static_cast<std::uint64_t>(compared->value);
+  if (probe_tokens_ > 0) {
+    if (auto diff = find("bit_wise/logprob_diff/max"); diff != out.end()) diff->value = std::max(diff->value, probe_diff_);
+    else out.push_back({"bit_wise/logprob_diff/max", probe_diff_});
+    out.push_back({"bit_wise/probe_tokens_compared", static_cast<double>(probe_tokens_)});
+  }
+  probe_tokens_ = 0;
+  probe_diff_ = 0;
+  if (const auto diff = find("bit_wise/logprob_diff/max"); diff != out.end()) {
+    diff_max_ = std::max(diff_max_, diff->value);
+    if (diff->value > 0 && options_.invariant)
+      run_event(protocol::run::Broken{"numerics = \"invariant\" is violated: trainer and generator disagree on log-probs by up to " + std::to_string(diff->value)});
+  }
+  tokens_ += message.tokens;
+  last_.step = batch.step;
+  last_.stage = batch.stage;
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  observe::MetricBatch shown = batch;
+  observe::Progress line = progress();
+  for (const auto& metric : shown.metrics) {
+    if (metric.name == "reward/mean") line.reward = metric.value;
+    if (metric.name == "loss/mean") line.loss = metric.value;
+    if (metric.name == "perf/throughput") line.tokens_per_second = metric.value;
+    if (metric.name == "off_policy/mean") line.policy_age_mean = metric.value;
+    if (metric.name == "off_policy/max") line.policy_age_max = metric.value;
+  }
+  line.step += 1; // this step; the run director hears of it next
+  line_ = line;
+  observer_.step(std::move(batch), std::move(line));
+}
+
+void Head::report_samples(const std::vector<std::uint64_t>& prompts) {
+  std::vector<observe::SampleRecord> records;
+  for (const std::uint64_t prompt : prompts) {
+    if (static_cast<std::int64_t>(records.size()) >= options_.samples_per_step) break;
+    const auto kept = kept_.find(prompt);
+    if (kept == kept_.end() || kept->second.samples.empty()) continue;
+    const auto& [index, sample] = *kept->second.samples.begin();
+    observe::SampleRecord record;
+    record.step = batch_ ? batch_->from.step + 1 : 0;
+    record.prompt_id = prompt;
+    record.sample_index = index;
+    record.prompt = kept->second.prompt_text;
+    record.completion = sample.text;
+    record.reward = sample.reward;
+    record.finish = sample.finish == 1 ? "stop" : sample.finish == 2 ? "length" : "other";
+    record.tokens = sample.ids.size();
+    record.version_oldest = sample.oldest.step;
+    records.push_back(std::move(record));
+  }
+  observer_.samples(std::move(records));
+}
+
+observe::Progress Head::progress() const {
+  const auto stage = std::min<std::size_t>(run_.position().stage, options_.stages.size() - 1);
+  observe::Progress line = line_;
+  line.stage = options_.stages[stage].spec.name;
+  line.step = run_.position().stage_step;
+  line.steps = options_.stages[stage].spec.steps;
+  line.eval_accuracy = eval_latest_;
+  const std::uint64_t done = line.step > stage_begin_step_ ? line.step - stage_begin_step_ : 0;
+  line.left = observe::estimate_left(done, line.steps - std::min(line.steps, stage_begin_step_), head_now() - stage_began_);
+  return line;
+}
+
+observe::Summary Head::summary() const {
+  const protocol::LedgerCounters prompts = rollout_.stats().prompts;
+  observe::Summary s;
+  s.steps = run_.position().version.step;
+  s.tokens = tokens_;
+  s.completions = completions_;
+  s.eval_before = eval_before_;
+  s.eval_after = eval_after_;
+  s.restarts = restarts_;
+  s.prompts_dispatched = prompts.dispatched;
+  s.prompts_delivered = prompts.delivered;
+  s.prompts_cancelled = prompts.cancelled();
+  s.policy_age_max = age_max_;
+  if (tokens_compared_ > 0) s.logprob_diff_max = diff_max_;
+  s.logprob_tokens_compared = tokens_compared_;
+  s.exit = std::string(to_string(outcome_.exit));
+  return s;
+}
+
+json Head::status_json() const {
+  const auto position = run_.position();
+  const auto stage = std::min<std::size_t>(position.stage, options_.stages.size() - 1);
+  const protocol::LedgerCounters prompts = rollout_.stats().prompts;
+  const auto line = progress();
+  return {{"run", options_.run_name},
+          {"state", run_.stopping() ? "stopping" : "running"},
+          {"stage", options_.stages[stage].spec.name},
+          {"step", position.stage_step},
+          {"steps", options_.stages[stage].spec.steps},
+          {"eta_s", line.left ? json(seconds(*line.left)) : json(nullptr)},
+          {"actors", membership_.members().size()},
+          {"prompts",
+           {{"dispatched", prompts.dispatched}, {"delivered", prompts.delivered}, {"cancelled", prompts.cancelled()}, {"in_flight", prompts.in_flight}}}};
+}
+
+json Head::actors_json() const {
+  json list = json::array();
+  for (const auto& [id, member] : membership_.members()) {
+    const std::string name = worker_name(id);
+    const auto worker = workers_.find(name);
+    const bool joined = worker != workers_.end() && worker->second.id == id;
+    const auto pid = pids_.find({name, id.incarnation});
+    json version = nullptr;
+    if (id.role == Role::kRank) version = {{"epoch", run_.position().version.epoch}, {"step", run_.position().version.step}};
+    else if (joined && id.role == Role::kRollout) version = {{"epoch", worker->second.version.epoch}, {"step", worker->second.version.step}};
+    list.push_back({{"name", name},
+                    {"role", std::string(to_string(id.role))},
+                    {"node", to_string(member.node)},
+                    {"pid", pid != pids_.end() ? json(pid->second) : json(nullptr)},
+                    {"state", std::string(to_string(member.state))},
+                    {"version", version},
+                    {"restarts", member.restarts}});
+  }
+  return {{"actors", list}};
+}
+
+json Head::scale(const json& request) {
+  const auto role = protocol::parse_role(request.value("role", ""));
+  if (!role) return {{"ok", false}, {"error", role.error().message}};
+  if (*role == Role::kRank || *role == Role::kCheckpointWriter)
+    return {{"ok", false}, {"error", "only rollout and environment workers can be scaled while a run goes on"}};
+  if (!request.contains("count") || !request["count"].is_number_unsigned()) return {{"ok", false}, {"error", "count must be a number of workers, 0 or more"}};
+  const auto count = request["count"].get<std::uint64_t>();
+  if (count > options_.membership.workers_max)
+    return {{"ok", false}, {"error", "at most " + std::to_string(options_.membership.workers_max) + " workers of a role, got " + std::to_string(count)}};
+  const pm::SetWanted wanted{*role, static_cast<std::uint32_t>(count), membership_.generation(*role) + 1};
+  log_.append(protocol::control::Wanted{wanted.role, wanted.count, wanted.generation}); // before it takes effect
+  observer_.event("scale", std::string(to_string(*role)), {{"count", count}, {"generation", wanted.generation}});
+  member_event(wanted);
+  return {{"ok", true}, {"role", std::string(to_string(*role))}, {"count", count}, {"generation", wanted.generation}};
+}
+
+std::string Head::answer(const std::string& line) {
+  const json request = json::parse(line, nullptr, false);
+  if (request.is_discarded() || !request.is_object()) return R"({"ok":false,"error":"a request is one JSON object on one line"})";
+  const std::string command = request.value("command", "");
+  if (command == "status") return json{{"ok", true}, {"status", status_json()}}.dump();
+  if (command == "actors") return json{{"ok", true}, {"result", actors_json()}}.dump();
+  if (command == "scale") return scale(request).dump();
+  if (command == "stop") {
+    caf::anon_send(caf::actor{self_}, StopRun{"stop requested"});
+    return R"({"ok":true})";
+  }
+  return json{{"ok", false}, {"error", "unknown command \"" + command + "\"; there are status, actors, scale, stop"}}.dump();
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,218 @@
+#include <caf/all.hpp>
+
+#include "actors/supervisor/control_log.h"
+#include "actors/supervisor/head_internal.h"
+#include "base/log.h"
+
+namespace troupe::actors {
+
+namespace prun = protocol::run;
+namespace pc = protocol::checkpoint;
+namespace pr = protocol::rollout;
+using nlohmann::json;
+using protocol::Role;
+using protocol::StageKind;
+
+void Head::run_event(const prun::Event& event) {
+  if (ended_) return;
+  for (const prun::Effect& effect : run_.handle(event, head_now())) {
+    std::visit(
+        [this](const auto& e) {
+          using E = std::decay_t<decltype(e)>;
+          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
+          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(kRunTimer, e.at);
+          else perform(e);
+        },
+        effect);
+  }
+}
+
+void Head::perform(const prun::BuildMesh& e) {
+  mesh_wanted_ = e;
+  send_mesh();
+}
+
+// The rank may not be up yet, or be a replacement: asked again when it joins.
+void Head::send_mesh() {
+  if (!mesh_wanted_ || only(Role::kRank) == nullptr) return;
+  std::string folder;
+  if (mesh_wanted_->from_commit) {
+    const auto it = commits_.find(*mesh_wanted_->from_commit);
+    folder = it != commits_.end() ? it->second.first
+                                  : (options_.folder / "checkpoints" /
+                                     ("step-" + std::to_string(mesh_wanted_->from_commit->step) + ".e" + std::to_string(mesh_wanted_->from_commit->epoch)))
+                                        .string();
+  }
+  send_rank(BuildMesh{mesh_wanted_->version, folder});
+}
+
+void Head::mesh_ready(const MeshReady& message) {
+  if (!mesh_wanted_ || mesh_wanted_->version != message.version) return;
+  const auto wanted = *std::exchange(mesh_wanted_, std::nullopt);
+  if (std::exchange(rolled_back_, false)) {
+    protocol::LedgerSnapshot ledger = start_.ledger;
+    if (wanted.from_commit)
+      if (const auto it = commits_.find(*wanted.from_commit); it != commits_.end()) ledger = it->second.second;
+    rollout_event(pr::RolledBack{message.version, ledger});
+  } else {
+    rollout_event(pr::TrainerReady{message.version});
+  }
+  observer_.event("mesh_ready", "rank/0", {{"version", to_string(message.version)}, {"parameters", message.parameters}});
+  run_event(prun::MeshReady{message.version});
+}
+
+void Head::perform(const prun::StartStage& e) {
+  const HeadStage& stage = options_.stages.at(e.stage);
+  stage_began_ = step_began_ = head_now();
+  stage_begin_step_ = e.steps_done;
+  observer_.event("stage", stage.spec.name, {{"stage", e.stage}, {"steps_done", e.steps_done}});
+  send_rank(StartStage{static_cast<std::int32_t>(e.stage), e.steps_done});
+  if (stage.spec.kind == StageKind::kRl) rollout_event(pr::BeginTraining{stage.plan, run_.position().version, e.steps_done});
+}
+
+void Head::perform(const prun::TrainStep& e) { send_rank(TrainStep{e.from, 0}); }
+
+void Head::perform(const prun::StartEvaluation& e) {
+  evaluation_stage_[e.evaluation] = e.stage;
+  rollout_event(pr::Evaluate{e.evaluation, e.version, options_.stages.at(e.stage).evaluation_problems});
+}
+
+void Head::perform(const prun::Save& e) {
+  saving_ = e;
+  commit_requested_ = false;
+  send_rank(SnapshotState{e.version}); // before any later step: the rank's queue keeps the order
+}
+
+void Head::perform(const prun::StartExport& e) { send_rank(ExportModel{static_cast<std::int32_t>(e.stage), options_.stages.at(e.stage).export_folder}); }
+
+void Head::perform(const prun::DrainRollouts&) { rollout_event(pr::Drain{}); }
+
+void Head::perform(const prun::Rollback& e) {
+  observer_.say("troupe: rolling back to the newest checkpoint, epoch " + std::to_string(e.epoch) + ": " + e.reason);
+  observer_.event("rollback", "", {{"epoch", e.epoch}, {"reason", e.reason}});
+  log_.append(protocol::control::Epoch{e.epoch});
+  rolled_back_ = true;
+  saving_.reset();
+  batch_.reset();
+  rollout_event(pr::TrainerLost{e.reason});
+  commit_event(pc::NewEpoch{e.epoch, 1});
+}
+
+void Head::perform(const prun::Progress& e) { log_.append(protocol::control::Progress{e.position}); }
+
+void Head::perform(const prun::Ended& e) { end(e.exit, e.reason); }
+
+void Head::step_done(const StepDone& message) {
+  if (message.version.epoch != run_.epoch()) return;
+  report_step(message);
+  run_event(prun::StepDone{message.version});
+  if (batch_ && message.version == PolicyVersion{batch_->from.epoch, batch_->from.step + 1}) {
+    report_samples(batch_->prompts);
+    batch_.reset();
+    rollout_event(pr::StepDone{message.version});
+  }
+  request_commit();
+}
+
+void Head::exported(const Exported& message) {
+  if (!message.ok) return run_event(prun::Broken{"the export failed: " + message.error.to_string()});
+  observer_.say("troupe: exported " + format_bytes(message.bytes) + " to " + message.folder);
+  run_event(prun::StageDone{});
+}
+
+// ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+void Head::commit_event(const pc::Event& event) {
+  if (ended_) return;
+  for (const pc::Effect& effect : commit_.handle(event, head_now())) {
+    std::visit(
+        [this](const auto& e) {
+          using E = std::decay_t<decltype(e)>;
+          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
+          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(kCommitTimer, e.at);
+          else perform(e);
+        },
+        effect);
+  }
+}
+
+// The ledger of the commit is the one right after the step: the rollout director has seen it by now.
+void Head::request_commit() {
+  if (!saving_ || std::exchange(commit_requested_, true)) return;
+  saved_ledger_ = rollout_.snapshot();
+  commit_event(pc::Request{saving_->version, to_json(saving_->position).dump()});
+}
+
+void Head::perform(const pc::Prepare& e) {
+  save_ = e.save;
+  copied_ = {};
+  prepare_memory();
+}
+
+void Head::prepare_memory() {
+  WorkerEntry* writer = only(Role::kCheckpointWriter);
+  if (writer == nullptr || layout_.empty() || !commit_.busy()) return;
+  if (prepared_layout_ == layout_) return commit_event(pc::Prepared{save_}); // metadata is exchanged once
+  caf::anon_send(writer->actor, PrepareMemory{layout_, layout_bytes_});
+}
+
+void Head::perform(const pc::CopyState& e) { send_rank(CopyState{e.save, e.version, writer_region_}); }
+
+void Head::state_copied(const StateCopied& message) {
+  if (!message.ok) return commit_event(pc::Failed{message.save, message.error.to_string()});
+  copied_ = message;
+  last_.metrics.push_back({"time/checkpoint_stall", message.stall_seconds});
+  commit_event(pc::StateCopied{message.save, 0, message.version});
+}
+
+void Head::perform(const pc::Write& e) {
+  const json rank = json::parse(copied_.record, nullptr, false);
+  const json position = json::parse(e.record, nullptr, false);
+  json record{{"epoch", copied_.version.epoch},
+              {"step", copied_.version.step},
+              {"term", start_.term},
+              {"stage", position.value("stage", 0)},
+              {"seed", options_.seed},
+              {"run_id", frame_.run_id},
+              {"config_digest", options_.config_digest},
+              {"model_digest", ""},
+              {"optimizer", rank.value("optimizer", json::object())},
+              {"schedule", json::object()},
+              {"data_cursor", rank.value("data_cursor", json::object())},
+              {"extra", {{"position", position}}},
+              {"blobs", json::array({"ledger"})},
+              {"blob_bytes", {{"ledger", to_json(saved_ledger_).dump()}}}};
+  if (WorkerEntry* writer = only(Role::kCheckpointWriter))
+    caf::anon_send(writer->actor, CommitState{e.save, record.dump(), copied_.checksum, options_.checkpoints_kept});
+}
+
+void Head::committed(const Committed& message) {
+  if (!message.ok) return commit_event(pc::Failed{message.save, message.error.to_string()});
+  last_.metrics.push_back({"time/save_ckpt", message.seconds});
+  if (saving_) commits_[saving_->version] = {message.folder, saved_ledger_};
+  // The writer renames the finished folder into place in one go: written and committed are one answer.
+  commit_event(pc::Written{message.save});
+  commit_event(pc::Committed{message.save});
+}
+
+void Head::perform(const pc::Commit&) {}
+void Head::perform(const pc::Abort& e) { log_warning("checkpoint " + std::to_string(e.save) + " is given up"); }
+void Head::perform(const pc::Remove&) {} // the writer keeps the newest ones, after the new one is durable
+
+void Head::perform(const pc::Saved& e) {
+  if (!saving_ || saving_->version != e.version) return;
+  const prun::Save save = *std::exchange(saving_, std::nullopt);
+  observer_.event("checkpoint", "", {{"version", to_string(e.version)}});
+  log_.append(protocol::control::Committed{save.position});
+  run_event(prun::Saved{e.version, save.position});
+  request_commit();
+}
+
+void Head::perform(const pc::NotSaved& e) {
+  if (saving_ && saving_->version == e.version) saving_.reset();
+  observer_.event("checkpoint_failed", "", {{"version", to_string(e.version)}, {"error", e.error.to_string()}});
+  run_event(prun::NotSaved{e.version, e.error.to_string()});
+  request_commit();
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,112 @@
+#include "actors/supervisor/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "actors/runtime/process.h"
+
+namespace troupe::actors {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+Result<FileDescriptor> lock_folder(const fs::path& folder) {
+  FileDescriptor lock(::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) return tl::unexpected(system_error("open", folder / ".lock", errno));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  const auto point = read_control_point(folder);
+  return fail(ErrorCode::kUnavailable, folder.string() + " belongs to a run that is going on" +
+                                           (point ? " (supervisor pid " + std::to_string(point->pid) + ")" : std::string()) +
+                                           "; stop it first: troupe stop --run " + folder.string());
+}
+
+fs::path socket_root() {
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0') return fs::path(runtime) / "troupe";
+  std::error_code ec;
+  fs::path temporary = fs::temp_directory_path(ec);
+  if (ec) temporary = "/tmp";
+  return temporary / ("troupe-" + std::to_string(::getuid()));
+}
+
+// Ours alone: a folder that another user made first is not used.
+Status make_private(const fs::path& folder) {
+  TROUPE_TRY_STATUS(make_folders(folder.parent_path()));
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return tl::unexpected(system_error("create folder", folder, errno));
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) != 0) return tl::unexpected(system_error("stat", folder, errno));
+  if (!S_ISDIR(info.st_mode) || info.st_uid != ::getuid())
+    return fail(ErrorCode::kUnavailable, folder.string() + " is not a folder of this user; set XDG_RUNTIME_DIR to one that is");
+  if (::chmod(folder.c_str(), 0700) != 0) return tl::unexpected(system_error("protect", folder, errno));
+  return {};
+}
+
+} // namespace
+
+bool is_live(const ControlPoint& point) { return point.pid > 0 && point.start_ticks != 0 && process_start_ticks(point.pid) == point.start_ticks; }
+
+Result<ControlPoint> read_control_point(const fs::path& folder) {
+  TROUPE_TRY(const auto text, read_file(folder / "control.json"));
+  try {
+    const json j = json::parse(text);
+    ControlPoint point;
+    j.at("run_id").get_to(point.run_id);
+    j.at("run").get_to(point.run_name);
+    point.folder = j.at("folder").get<std::string>();
+    point.socket = j.at("socket").get<std::string>();
+    point.pid = j.at("pid").get<int>();
+    j.at("start_ticks").get_to(point.start_ticks);
+    return point;
+  } catch (const json::exception& e) {
+    return fail(ErrorCode::kCorrupt, (folder / "control.json").string() + " is damaged: " + e.what());
+  }
+}
+
+Result<RunFolder> RunFolder::create(const fs::path& folder, const std::string& run_json) {
+  TROUPE_TRY_STATUS(make_folders(folder));
+  TROUPE_TRY(auto lock, lock_folder(folder));
+  if (fs::exists(folder / "run.json"))
+    return fail(ErrorCode::kAlreadyExists, folder.string() + " holds a run already; nothing was changed. Continue it with --resume, or choose another folder with --set run.dir=...");
+  TROUPE_TRY_STATUS(make_folders(folder / "logs"));
+  TROUPE_TRY_STATUS(make_folders(folder / "checkpoints"));
+  TROUPE_TRY_STATUS(write_file_atomic(folder / "run.json", run_json));
+  return RunFolder(folder, std::move(lock));
+}
+
+Result<RunFolder> RunFolder::reopen(const fs::path& folder) {
+  if (!fs::exists(folder / "run.json")) return fail(ErrorCode::kNotFound, folder.string() + " holds no run to resume (no run.json)");
+  TROUPE_TRY(auto lock, lock_folder(folder));
+  return RunFolder(folder, std::move(lock));
+}
+
+Result<fs::path> socket_folder(const std::string& run_id) {
+  const fs::path root = socket_root();
+  TROUPE_TRY_STATUS(make_private(root));
+  TROUPE_TRY_STATUS(make_private(root / run_id));
+  return root / run_id;
+}
+
+Status write_control_point(const ControlPoint& point) {
+  const json j{{"run_id", point.run_id},          {"run", point.run_name}, {"folder", point.folder.string()},
+               {"socket", point.socket.string()}, {"pid", point.pid},      {"start_ticks", point.start_ticks}};
+  // Beside the socket too: that is how commands find the live runs of this user.
+  TROUPE_TRY_STATUS(write_file_atomic(point.socket.parent_path() / "control.json", j.dump(2) + "\n", 0600));
+  return write_file_atomic(point.folder / "control.json", j.dump(2) + "\n", 0600);
+}
+
+std::vector<ControlPoint> live_runs() {
+  std::vector<ControlPoint> runs;
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(socket_root(), ec)) {
+    const auto point = read_control_point(entry.path());
+    if (point && is_live(*point)) runs.push_back(*point);
+  }
+  return runs;
+}
+
+} // namespace troupe::actors

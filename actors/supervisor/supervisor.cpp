@@ -1,0 +1,175 @@
+#include "actors/supervisor/supervisor.h"
+
+#include <caf/all.hpp>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "actors/runtime/process.h"
+#include "actors/runtime/system.h"
+#include "actors/supervisor/control_log.h"
+#include "actors/supervisor/control_server.h"
+#include "actors/supervisor/head_internal.h"
+#include "actors/supervisor/run_folder.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "checkpoint/repository.h"
+
+namespace troupe::actors {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string new_run_id(const SupervisorOptions& options) {
+  const auto now = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  return hex64(mix64(mix64(now, static_cast<std::uint64_t>(::getpid())), hash64(options.folder.string())));
+}
+
+// Where a resumed run goes on: the newest commit whose bytes are right, and the control log.
+Status find_start(const SupervisorOptions& options, const protocol::control::State& control, HeadStart& start) {
+  start.term = control.term + 1;
+  start.wanted = control.wanted;
+  if (!options.resume) return {};
+  const checkpoint::Repository repository(options.folder / "checkpoints");
+  TROUPE_TRY_STATUS(repository.sweep());
+  TROUPE_TRY(const auto newest, repository.newest_valid());
+  for (const auto& skipped : newest.skipped) log_warning("passing over " + skipped.folder.string() + ": " + skipped.reason);
+  TROUPE_TRY(const auto commits, repository.list());
+  for (const auto& commit : commits) start.commits.push_back(commit.version);
+  start.epoch = control.epoch + 1;
+  if (!newest.loaded) return {}; // nothing was committed yet: from the start, in a new epoch
+  const checkpoint::Record& record = newest.loaded->record();
+  try {
+    TROUPE_TRY(start.position, protocol::position_from_json(record.extra.at("position")));
+    const std::string* ledger = record.blob("ledger");
+    if (ledger == nullptr) return fail(ErrorCode::kCorrupt, newest.loaded->folder().string() + " holds no ledger");
+    TROUPE_TRY(start.ledger, protocol::ledger_from_json(nlohmann::json::parse(*ledger)));
+  } catch (const nlohmann::json::exception& e) {
+    return fail(ErrorCode::kCorrupt, newest.loaded->folder().string() + ": the commit record is damaged: " + e.what());
+  }
+  start.epoch = std::max(start.epoch, record.version.epoch + 1);
+  return {};
+}
+
+// A thread that turns SIGINT and SIGTERM into messages. The signals are blocked in every other thread.
+class SignalThread {
+ public:
+  explicit SignalThread(caf::actor head) : head_(std::move(head)) {
+    sigset_t set = signals();
+    fd_ = FileDescriptor(::signalfd(-1, &set, SFD_CLOEXEC));
+    thread_ = std::thread([this] { run(); });
+  }
+  ~SignalThread() {
+    ::pthread_kill(thread_.native_handle(), SIGUSR1);
+    thread_.join();
+  }
+  static sigset_t signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, s);
+    return set;
+  }
+
+ private:
+  void run() {
+    for (;;) {
+      signalfd_siginfo info{};
+      if (::read(fd_.get(), &info, sizeof info) != sizeof info) continue;
+      if (info.ssi_signo == SIGUSR1) return;
+      caf::anon_send(head_, StopRun{info.ssi_signo == SIGINT ? "interrupted" : "terminated"});
+    }
+  }
+  caf::actor head_;
+  FileDescriptor fd_;
+  std::thread thread_;
+};
+
+Result<pid_t> start_agent(ProcessKeeper& keeper, const WorkerFrame& base, const FileDescriptor& self_exe) {
+  WorkerFrame frame = base;
+  frame.name = frame.node = "node1";
+  frame.role = "node";
+  TROUPE_TRY(const FileDescriptor file, frame_file(encode_frame(frame)));
+  ProcessSpec spec;
+  spec.executable = self_exe.get();
+  spec.argv = {"troupe", "node"};
+  spec.descriptors = {{file.get(), kFrameDescriptor}};
+  spec.output = fs::path(base.run_folder) / "logs" / "node1.log";
+  return keeper.start(std::move(spec));
+}
+
+Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, WorkerFrame frame, Observer& observer, ControlLog& log) {
+  SystemOptions system_options;
+  system_options.credential = frame.credential;
+  system_options.heartbeat = options.heartbeat;
+  system_options.timeout = options.membership.dead_after;
+  System system(system_options);
+  HeadOutcome outcome;
+  // The head is told its own port through the frame, and the port is known only once it is published: it begins when both are there.
+  std::promise<std::uint16_t> port;
+  auto port_known = port.get_future().share();
+  caf::scoped_actor waiter{system.caf()};
+  const caf::actor head = waiter->spawn([&, port_known](caf::event_based_actor* self) -> caf::behavior {
+    return {[&, self](const Tick&) {
+      WorkerFrame full = frame;
+      full.head_port = port_known.get();
+      auto state = std::make_shared<Head>(self, options, start, full, observer, log, outcome);
+      self->attach_functor([state] {});
+      self->become(state->make_behavior());
+    }};
+  });
+  TROUPE_TRY(const std::uint16_t bound, system.publish(head, "127.0.0.1", 0));
+  port.set_value(bound);
+  frame.head_port = bound;
+  caf::anon_send(head, Tick{0});
+
+  TROUPE_TRY(const auto folder, socket_folder(frame.run_id));
+  const ControlPoint point{frame.run_id, options.run_name, options.folder, folder / "control.sock", ::getpid(), process_start_ticks(::getpid())};
+  TROUPE_TRY(auto server, ControlServer::start(point.socket, [&](const std::string& line) {
+    caf::scoped_actor client{system.caf()};
+    std::string answer = R"({"ok":false,"error":"the head did not answer"})";
+    client->request(head, std::chrono::seconds(5), ControlRequest{line}).receive([&](const ControlReply& reply) { answer = reply.line; }, [](const caf::error&) {});
+    return answer;
+  }));
+  TROUPE_TRY_STATUS(write_control_point(point));
+  const SignalThread signals(head);
+
+  TROUPE_TRY(const auto self_exe, open_executable("/proc/self/exe"));
+  ProcessKeeper keeper([&](pid_t, ExitStatus status) {
+    if (status.code != 0 || status.signal != 0) log_error("the node agent ended: " + to_string(status) + "; see " + frame.run_folder + "/logs/node1.log");
+  });
+  TROUPE_TRY_STATUS(start_agent(keeper, frame, self_exe).map([](pid_t) {}));
+  waiter->wait_for(head);
+  server.reset();
+  std::error_code ec;
+  fs::remove_all(folder, ec);
+  fs::remove(options.folder / "control.json", ec);
+  return outcome;
+}
+
+} // namespace
+
+Result<HeadOutcome> run_supervisor(const SupervisorOptions& options) {
+  sigset_t set = SignalThread::signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr); // before any thread exists
+  TROUPE_TRY(const auto folder, options.resume ? RunFolder::reopen(options.folder) : RunFolder::create(options.folder, options.run_json));
+  TROUPE_TRY(auto opened, ControlLog::open(options.folder / "control.log"));
+  HeadStart start;
+  TROUPE_TRY_STATUS(find_start(options, opened.state, start));
+  opened.log->append(protocol::control::Term{start.term});
+  if (start.epoch > opened.state.epoch) opened.log->append(protocol::control::Epoch{start.epoch});
+  WorkerFrame frame;
+  frame.run_id = new_run_id(options);
+  frame.run_folder = options.folder.string();
+  frame.term = start.term;
+  frame.epoch = start.epoch;
+  frame.head_host = "127.0.0.1";
+  frame.experiment = options.experiment;
+  TROUPE_TRY(frame.credential, make_credential(options.folder / "credentials", frame.run_id));
+  TROUPE_TRY(auto observer, Observer::open(options));
+  return host(options, std::move(start), std::move(frame), *observer, *opened.log);
+}
+
+} // namespace troupe::actors
