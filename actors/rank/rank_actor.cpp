@@ -3,6 +3,7 @@
 #include <caf/all.hpp>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include <ATen/Parallel.h>
 

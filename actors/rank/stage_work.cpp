@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/repository.h"
+#include "data/arithmetic.h"
 #include "model/load.h"
 #include "rl/batch.h"
 #include "rl/environment.h"

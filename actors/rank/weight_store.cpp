@@ -8,7 +8,9 @@
 #include <cstring>
 
 #include "actors/messages/all.h"
+#include "base/file.h"
 #include "base/hash.h"
+#include "base/units.h"
 #include "base/log.h"
 
 namespace troupe::actors {

@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "base/units.h"
 #include "protocol/options.h"
 #include "protocol/run_director.h"
@@ -30,6 +31,7 @@ struct SupervisorOptions {
   std::string config_digest;
   std::uint64_t seed = 0;
   bool resume = false;
+  std::function<Status(const std::filesystem::path&)> prepare; ///< Fills the new run folder (tokenizer) before anything starts.
   bool invariant = false;        ///< A log-prob difference above 0 ends the run as failed.
 
   std::vector<HeadStage> stages;

@@ -155,6 +155,7 @@ Result<HeadOutcome> run_supervisor(const SupervisorOptions& options) {
   sigset_t set = SignalThread::signals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr); // before any thread exists
   TROUPE_TRY(const auto folder, options.resume ? RunFolder::reopen(options.folder) : RunFolder::create(options.folder, options.run_json));
+  if (options.prepare) TROUPE_TRY_STATUS(options.prepare(options.folder));
   TROUPE_TRY(auto opened, ControlLog::open(options.folder / "control.log"));
   HeadStart start;
   TROUPE_TRY_STATUS(find_start(options, opened.state, start));

@@ -1,0 +1,27 @@
+// The inner functions of the CPU kernels, compiled for one instruction set. See table.h; the other is alike.
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/vector_avx2.h"
+
+namespace troupe::kernels {
+namespace avx2 {
+
+// clang-format off: each uses what the ones before it define
+#include "kernels/cpu/leaf_math.inl"
+#include "kernels/cpu/leaf_tiles.inl"
+#include "kernels/cpu/leaf_matmul.inl"
+#include "kernels/cpu/leaf_rows.inl"
+#include "kernels/cpu/leaf_attention.inl"
+#include "kernels/cpu/leaf_attention_grad.inl"
+#include "kernels/cpu/leaf_logprob.inl"
+#include "kernels/cpu/leaf_optim.inl"
+#include "kernels/cpu/leaf_table.inl"
+// clang-format on
+
+}  // namespace avx2
+
+const KernelTable& avx2_table() {
+  static const KernelTable kTable = avx2::make_table(Isa::kAvx2);
+  return kTable;
+}
+
+}  // namespace troupe::kernels

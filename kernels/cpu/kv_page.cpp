@@ -1,0 +1,54 @@
+// Rows in and out of the pages of the KV cache.
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/attention.h"
+#include "kernels/cpu/table.h"
+
+namespace troupe::kernels {
+namespace {
+
+/// Where key `slot` of head `head` begins in a page; its dimensions are 16 floats apart.
+std::int64_t key_offset(const AttentionShape& shape, std::int64_t capacity, std::int64_t head, std::int64_t slot) {
+  return (head * capacity + slot / kLanes * kLanes) * shape.head_dim + slot % kLanes;
+}
+
+std::int64_t value_offset(const AttentionShape& shape, std::int64_t capacity, std::int64_t head, std::int64_t slot) {
+  return (head * capacity + slot) * shape.head_dim;
+}
+
+}  // namespace
+
+void store_in_page(const AttentionShape& shape, const float* k, const float* v, std::int64_t stride, std::int64_t rows,
+                   const KvPage& page, std::int64_t first) {
+  TROUPE_CHECK(page.capacity % kLanes == 0 && first >= 0 && first + rows <= page.capacity,
+               "store_in_page: outside the page");
+  const auto head_bytes = static_cast<std::size_t>(shape.head_dim) * sizeof(float);
+  for (std::int64_t t = 0; t < rows; ++t) {
+    for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+      const float* key = k + t * stride + head * shape.head_dim;
+      float* target = page.k + key_offset(shape, page.capacity, head, first + t);
+      for (std::int64_t d = 0; d < shape.head_dim; ++d) target[d * kLanes] = key[d];
+      std::memcpy(page.v + value_offset(shape, page.capacity, head, first + t), v + t * stride + head * shape.head_dim,
+                  head_bytes);
+    }
+  }
+}
+
+void load_from_page(const AttentionShape& shape, const KvPage& page, std::int64_t first, std::int64_t rows, float* k,
+                    float* v, std::int64_t stride) {
+  TROUPE_CHECK(page.capacity % kLanes == 0 && first >= 0 && first + rows <= page.capacity,
+               "load_from_page: outside the page");
+  const auto head_bytes = static_cast<std::size_t>(shape.head_dim) * sizeof(float);
+  for (std::int64_t t = 0; t < rows; ++t) {
+    for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+      float* key = k + t * stride + head * shape.head_dim;
+      const float* source = page.k + key_offset(shape, page.capacity, head, first + t);
+      for (std::int64_t d = 0; d < shape.head_dim; ++d) key[d] = source[d * kLanes];
+      std::memcpy(v + t * stride + head * shape.head_dim, page.v + value_offset(shape, page.capacity, head, first + t),
+                  head_bytes);
+    }
+  }
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,48 @@
+// Rows of x times panels of packed weights. Included inside the namespace of one instruction set.
+
+/// Rows [0, m) of x as tiles of `tile_rows`, each [k][rows of the tile].
+TROUPE_INLINE void pack_rows(const float* x, std::int64_t ldx, std::int64_t m, std::int64_t k, std::int64_t tile_rows,
+                             float* packed) {
+  for (std::int64_t begin = 0; begin < m; begin += tile_rows) {
+    const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const float* source = x + (begin + i) * ldx;
+      float* target = packed + i;
+      for (std::int64_t c = 0; c < k; ++c, target += rows) *target = source[c];
+    }
+    packed += rows * k;
+  }
+}
+
+/// All of the part's panels for a block of packed rows. Panels are the outer loop: a pair of them stays in cache while
+/// every tile of the block passes over it.
+TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, std::int64_t m, std::int64_t tile_rows,
+                                  float* y) {
+  for (std::int64_t panel = part.panel_begin; panel < part.panel_end;) {
+    const std::int64_t width = tile_width(tile_rows, part.panel_end - panel);
+    const float* b[kWideTileVectors];
+    for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.k * 16;
+    const std::int64_t cols = part.n - panel * 16;
+    const float* a = packed;
+    for (std::int64_t begin = 0; begin < m; begin += tile_rows) {
+      const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
+      pick_tile<true>(rows, width)(a, b, part.k, y + begin * part.ldy + panel * 16, part.ldy, cols);
+      a += rows * part.k;
+    }
+    panel += width;
+  }
+}
+
+void matmul_part(const MatmulPart& part) {
+  if (part.m == 1) {
+    multiply_block(part, part.x, 1, 1, part.y);  // one row is its own packed form
+    return;
+  }
+  for (std::int64_t begin = 0; begin < part.m; begin += part.block_rows) {
+    const std::int64_t m = part.m - begin < part.block_rows ? part.m - begin : part.block_rows;
+    const std::int64_t tiles = (m + kTileRows - 1) / kTileRows;
+    const std::int64_t tile_rows = (m + tiles - 1) / tiles;  // evened out: 13 rows are 7 + 6, not 12 + 1
+    pack_rows(part.x + begin * part.ldx, part.ldx, m, part.k, tile_rows, part.scratch);
+    multiply_block(part, part.scratch, m, tile_rows, part.y + begin * part.ldy);
+  }
+}

@@ -1,0 +1,23 @@
+// The table of one instruction set. Included inside its namespace, after the functions.
+
+constexpr KernelTable make_table(Isa isa) {
+  return {
+      .isa = isa,
+      .tile_rows = kTileRows,
+      .matmul = matmul_part,
+      .attention = attention_task,
+      .attention_grad = attention_grad_task,
+      .rmsnorm_forward = rmsnorm_forward_rows,
+      .rmsnorm_dx = rmsnorm_dx_rows,
+      .rmsnorm_dweight = rmsnorm_dweight_cols,
+      .rope = rope_rows,
+      .swiglu_forward = swiglu_forward_rows,
+      .swiglu_backward = swiglu_backward_rows,
+      .logprob_forward = logprob_forward_rows,
+      .logprob_backward = logprob_backward_rows,
+      .adamw = adamw_range,
+      .scale = scale_array,
+      .exponential = exp_array,
+      .logarithm = log_array,
+  };
+}

@@ -1,0 +1,53 @@
+/// @file
+/// Threads for the CPU kernels: one OpenMP pool, shared with LibTorch. Internal to kernels/.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace troupe::kernels {
+
+/// Threads worth starting for `operations` scalar operations: 1 below a threshold, inside another parallel region, and
+/// in builds without OpenMP.
+int threads_for(double operations);
+
+/// Calls body(context, part) once for every part in [0, parts), on up to `parts` threads.
+void run_parts(int parts, void (*body)(void* context, int part), void* context);
+
+template <class F>
+void run_parts(int parts, F&& body) {
+  if (parts == 1) {
+    body(0);
+    return;
+  }
+  using Body = std::remove_reference_t<F>;
+  run_parts(
+      parts, [](void* f, int part) { (*static_cast<Body*>(f))(part); },
+      const_cast<void*>(static_cast<const void*>(&body)));
+}
+
+/// Splits [0, n) into `threads` ranges whose bounds are multiples of `grain` and calls body(begin, end) for each.
+template <class F>
+void run_ranges(std::int64_t n, std::int64_t grain, int threads, F&& body) {
+  const std::int64_t units = (n + grain - 1) / grain;
+  if (units < threads) threads = static_cast<int>(units);
+  if (threads <= 1) {
+    if (n > 0) body(std::int64_t{0}, n);
+    return;
+  }
+  auto part = [&](int t) {
+    const std::int64_t begin = units * t / threads * grain;
+    const std::int64_t end = units * (t + 1) / threads * grain;
+    body(begin, end < n ? end : n);
+  };
+  run_parts(threads, part);
+}
+
+/// What a thread keeps between calls. Two slots that are in use at the same time have different names.
+enum class Scratch { kRows, kTask, kShared, kCount };
+
+/// At least `floats` floats, 64-byte aligned, of the calling thread; valid until its next call for the same slot.
+/// Contents are unspecified.
+float* scratch(Scratch slot, std::int64_t floats);
+
+}  // namespace troupe::kernels

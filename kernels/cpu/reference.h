@@ -1,0 +1,65 @@
+/// @file
+/// Every CPU kernel again, in float64 and in the plainest form: what the tests compare with. Never in the product.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace troupe::kernels::reference {
+
+using Doubles = std::vector<double>;
+
+/// y[m, n] = x[m, k] w[n, k]^T
+Doubles matmul(const Doubles& x, const Doubles& w, std::int64_t m, std::int64_t n, std::int64_t k);
+
+struct Norm {
+  Doubles y, inv_rms;
+};
+Norm rmsnorm(const Doubles& x, const Doubles& weight, double eps);
+
+struct NormGrad {
+  Doubles dx, dweight;
+};
+NormGrad rmsnorm_backward(const Doubles& x, const Doubles& weight, const Doubles& dy, double eps);
+
+/// Rotates pairs (i, i + rotary/2) of every head; cos and sin are [rows, rotary/2].
+Doubles rope(const Doubles& x, const Doubles& cos, const Doubles& sin, std::int64_t heads, std::int64_t head_dim,
+             std::int64_t rotary, bool inverse);
+
+Doubles swiglu(const Doubles& gate, const Doubles& up);
+struct SwigluGrad {
+  Doubles dgate, dup;
+};
+SwigluGrad swiglu_backward(const Doubles& gate, const Doubles& up, const Doubles& dy);
+
+struct Logprob {
+  double logprob, entropy, lse;
+};
+/// Of one row.
+Logprob logprob(const Doubles& logits, std::int64_t target, double temperature);
+Doubles logprob_backward(const Doubles& logits, std::int64_t target, double temperature, double dlogprob,
+                         double dentropy);
+
+/// One sequence: q [rows, heads, hd], k and v [keys, kv_heads, hd]; the last `rows` keys are the queries' own.
+struct Attention {
+  std::int64_t rows, keys, heads, kv_heads, head_dim;
+  double scale;
+};
+struct AttentionOut {
+  Doubles out, lse;
+};
+AttentionOut attention(const Attention& a, const Doubles& q, const Doubles& k, const Doubles& v);
+struct AttentionGrad {
+  Doubles dq, dk, dv;
+};
+AttentionGrad attention_backward(const Attention& a, const Doubles& q, const Doubles& k, const Doubles& v,
+                                 const Doubles& dout);
+
+/// One element's step; returns the new {param, m, v}.
+struct AdamWState {
+  double param, m, v;
+};
+AdamWState adamw(AdamWState state, double grad, double lr, double beta1, double beta2, double eps, double weight_decay,
+                 std::int64_t step);
+
+}  // namespace troupe::kernels::reference

@@ -1,0 +1,106 @@
+/// @file
+/// The single-threaded inner functions of the CPU kernels, once per instruction set. The files of this folder split
+/// work into ranges and threads; what runs inside a range comes from the active table. Internal to kernels/.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/isa.h"
+#include "kernels/logprob.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
+
+namespace troupe::kernels {
+
+inline constexpr std::int64_t kLanes = 16;  ///< Width of a vector, of a panel of weights and of a panel of keys.
+
+/// Columns of y from a range of weight panels, for some rows of x. Strides are resolved.
+struct MatmulPart {
+  const float* x;
+  std::int64_t m, ldx;
+  const float* panels;  ///< [N/16][K][16]
+  std::int64_t n, k;
+  std::int64_t panel_begin, panel_end;
+  float* y;
+  std::int64_t ldy;
+  float* scratch;           ///< `block_rows` * k floats, for packed rows of x.
+  std::int64_t block_rows;  ///< Rows packed at a time.
+};
+
+/// Keys and values of a span for all heads: head j's panels at k + j * k_head, its value rows at v + j * v_head.
+struct SpanView {
+  const float* k;
+  const float* v;
+  std::int64_t k_head, v_head, v_row;
+  std::int64_t count;
+};
+
+/// Queries [row_begin, row_end) of one segment under one kv head.
+struct AttentionTask {
+  AttentionShape shape;  ///< `scale` is resolved.
+  const AttentionSegment* segment;
+  std::int64_t q_stride, out_stride;
+  const SpanView* spans;
+  std::int64_t span_count;
+  std::int64_t keys;  ///< Sum of the spans' counts.
+  std::int64_t kv_head, row_begin, row_end;
+  float* scratch;  ///< attention_scratch_floats(shape, keys)
+};
+
+/// The backward pass of a group of segments under one kv head. Strides are resolved.
+struct AttentionGradTask {
+  AttentionShape shape;
+  AttentionGradStrides strides;
+  const AttentionGradSegment* segments;
+  std::int64_t count;
+  std::int64_t kv_head;
+  float* scratch;  ///< attention_grad_scratch_floats(shape, largest number of keys of a segment)
+};
+
+/// AdamW's factors, computed once per call in float64.
+struct AdamWFactors {
+  float decay, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_sqrt_correction2, eps, step_size, grad_scale;
+};
+
+inline constexpr std::int64_t kAttentionTileRows = 6;   ///< (query, head) pairs that share a pass over the keys.
+inline constexpr std::int64_t kAttentionGradRows = 24;  ///< Query rows whose probabilities are kept at a time.
+
+inline std::int64_t padded_keys(std::int64_t keys) { return (keys + kLanes - 1) / kLanes * kLanes + 4 * kLanes; }
+inline std::int64_t attention_scratch_floats(const AttentionShape& s, std::int64_t keys) {
+  return kAttentionTileRows * (padded_keys(keys) + 2 * s.head_dim);
+}
+inline std::int64_t attention_grad_scratch_floats(const AttentionShape& s, std::int64_t keys) {
+  return 2 * kAttentionGradRows * padded_keys(keys) + 2 * (keys + 2 * kLanes) * s.head_dim +
+         2 * kAttentionTileRows * s.head_dim;
+}
+
+struct KernelTable {
+  Isa isa;
+  std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  void (*matmul)(const MatmulPart&);
+  void (*attention)(const AttentionTask&);
+  void (*attention_grad)(const AttentionGradTask&);
+  void (*rmsnorm_forward)(const RmsNormForward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*rmsnorm_dx)(const RmsNormBackward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*rmsnorm_dweight)(const RmsNormBackward&, std::int64_t col_begin, std::int64_t col_end);
+  void (*rope)(const Rope&, std::int64_t row_begin, std::int64_t row_end);
+  void (*swiglu_forward)(const SwigluForward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*swiglu_backward)(const SwigluBackward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*logprob_forward)(const LogprobForward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*logprob_backward)(const LogprobBackward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*adamw)(const AdamW&, const AdamWFactors&, std::int64_t begin, std::int64_t end);
+  void (*scale)(float* x, std::int64_t n, float factor);
+  void (*exponential)(const float* x, float* y, std::int64_t n);  ///< The kernels' own exp; for tests.
+  void (*logarithm)(const float* x, float* y, std::int64_t n);    ///< The kernels' own log; for tests.
+};
+
+const KernelTable& avx512_table();
+const KernelTable& avx2_table();
+
+/// The table of active_isa(). Aborts with check_cpu's text on a CPU that none fits.
+const KernelTable& table();
+
+}  // namespace troupe::kernels

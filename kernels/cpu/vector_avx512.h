@@ -1,0 +1,84 @@
+/// @file
+/// The 16-float vector of the CPU kernels, on AVX-512. vector_avx2.h has the same operations on pairs of 8 floats; the
+/// two give the same bits. Included only by isa_avx512.cpp.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace troupe::kernels::avx512 {
+
+#define TROUPE_INLINE static inline __attribute__((always_inline))
+
+/// Register tiles: 32 registers hold 24 sums, 4 columns of B and a broadcast.
+inline constexpr int kTileRows = 12;  ///< Rows of a tall tile, 2 vectors wide.
+inline constexpr int kTileVectors = 2;
+inline constexpr int kWideTileRows = 6;  ///< Rows of a wide tile, 4 vectors wide: one row still has 4 chains in flight.
+inline constexpr int kWideTileVectors = 4;
+
+using Vec = __m512;
+using Mask = __mmask16;
+
+TROUPE_INLINE Mask first(std::int64_t n) {
+  return n >= 16 ? static_cast<Mask>(0xffff) : static_cast<Mask>((1u << n) - 1u);
+}
+TROUPE_INLINE Vec zero() { return _mm512_setzero_ps(); }
+TROUPE_INLINE Vec set(float x) { return _mm512_set1_ps(x); }
+TROUPE_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
+TROUPE_INLINE Vec load(const float* p, Mask m) { return _mm512_maskz_loadu_ps(m, p); }
+TROUPE_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+TROUPE_INLINE void store(float* p, Vec v, Mask m) { _mm512_mask_storeu_ps(p, m, v); }
+TROUPE_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+TROUPE_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+TROUPE_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+TROUPE_INLINE Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+TROUPE_INLINE Vec sqrt(Vec a) { return _mm512_sqrt_ps(a); }
+TROUPE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }    ///< a b + c
+TROUPE_INLINE Vec fnma(Vec a, Vec b, Vec c) { return _mm512_fnmadd_ps(a, b, c); }  ///< c - a b
+TROUPE_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }                ///< b where either is NaN.
+TROUPE_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }                ///< b where either is NaN.
+TROUPE_INLINE Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+TROUPE_INLINE Mask equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+TROUPE_INLINE unsigned bits(Mask m) { return m; }
+TROUPE_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_blend_ps(m, b, a); }  ///< m ? a : b
+TROUPE_INLINE Vec keep(Mask m, Vec a) { return _mm512_maskz_mov_ps(m, a); }               ///< m ? a : 0
+TROUPE_INLINE Vec abs(Vec a) { return _mm512_abs_ps(a); }
+
+/// 2^n for whole n in [-126, 127].
+TROUPE_INLINE Vec pow2(Vec n) {
+  const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23));
+}
+
+/// Splits positive normal x into f 2^e with f in [sqrt(1/2), sqrt(2)).
+TROUPE_INLINE Vec split_exponent(Vec x, Vec* e) {
+  const __m512i raw = _mm512_castps_si512(x);
+  const __m512i shifted = _mm512_sub_epi32(raw, _mm512_set1_epi32(0x3f3504f3));
+  const __m512i exponent = _mm512_srai_epi32(shifted, 23);
+  *e = _mm512_cvtepi32_ps(exponent);
+  return _mm512_castsi512_ps(_mm512_sub_epi32(raw, _mm512_slli_epi32(exponent, 23)));
+}
+
+/// Sums lanes i and i + 8, then i and i + 4, then i and i + 2, then the last two.
+TROUPE_INLINE float sum_lanes(Vec v) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+TROUPE_INLINE float max_lane(Vec v) {
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+/// v, kept in a register: without it GCC reloads an operand from memory at each of its uses, and loads become the
+/// limit.
+TROUPE_INLINE Vec in_register(Vec v) {
+  asm("" : "+v"(v));
+  return v;
+}
+TROUPE_INLINE float lane0(Vec v) { return _mm512_cvtss_f32(v); }
+
+}  // namespace troupe::kernels::avx512

@@ -1,0 +1,117 @@
+#include "cli/casting.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "cli/experiment/load.h"
+#include "data/arithmetic.h"
+#include "data/bpe_trainer.h"
+#include "data/dataset.h"
+
+namespace troupe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using experiment::Experiment;
+using protocol::StageKind;
+
+actors::HeadStage head_stage(const Experiment& e, const experiment::Stage& stage) {
+  actors::HeadStage out;
+  out.spec.kind = stage.kind;
+  out.spec.name = stage.name;
+  out.spec.steps = stage.steps;
+  out.spec.checkpoint_every = static_cast<std::uint64_t>(e.checkpoint.options.every_steps);
+  if (stage.kind == StageKind::kRl) {
+    out.spec.evaluate_before = stage.eval.before;
+    out.spec.evaluate_every = static_cast<std::uint64_t>(stage.eval.every);
+    out.spec.evaluate_after = stage.eval.after;
+    out.plan = stage.rl.plan;
+  }
+  out.evaluation_problems = static_cast<std::uint64_t>(stage.eval.problems);
+  if (stage.kind == StageKind::kExport) out.export_folder = fs::absolute(stage.output.path).string();
+  return out;
+}
+
+// Problems and answers as text, for a vocabulary that is learned from the task.
+std::vector<std::string> task_corpus(const Experiment& e) {
+  std::vector<std::string> corpus;
+  if (e.task.type == "arithmetic") {
+    for (std::int64_t i = 0; i < e.tokenizer.corpus_problems; ++i) {
+      const auto problem = data::make_problem(e.task.arithmetic, e.task.seed, static_cast<std::uint64_t>(i), data::Split::kTrain);
+      corpus.push_back(problem.question + problem.answer);
+    }
+  } else if (e.task.type == "jsonl") {
+    if (const auto rows = data::read_tasks(e.task.jsonl, data::Split::kTrain))
+      for (const data::TaskRow& row : *rows)
+        for (const data::Message& message : row.messages) corpus.push_back(message.content);
+  }
+  return corpus;
+}
+
+} // namespace
+
+Result<std::string> resolve_path(const std::string& path) {
+  constexpr std::string_view kPrefix = "deps:";
+  if (!path.starts_with(kPrefix)) return path;
+  const std::string link = path.substr(kPrefix.size());
+  const fs::path folder = fs::path(TROUPE_SOURCE_DIR) / ".deps" / link;
+  std::error_code ec;
+  if (!fs::exists(folder, ec)) return fail(ErrorCode::kNotFound, path + " is not on this machine; fetch it with: scripts/setup.sh --model " + link);
+  std::vector<fs::path> weights;
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "", ec))
+    if (entry.path().extension() == ".gguf") weights.push_back(entry.path());
+  return weights.size() == 1 ? weights.front().string() : folder.string();
+}
+
+Result<data::Tokenizer> make_tokenizer(const Experiment& e) {
+  switch (e.tokenizer.source()) {
+    case experiment::TokenizerSource::kModel: return data::Tokenizer::load(e.model.path);
+    case experiment::TokenizerSource::kFile: return data::Tokenizer::load(e.tokenizer.file.path, e.tokenizer.file.pattern);
+    case experiment::TokenizerSource::kVocabulary: break;
+  }
+  std::vector<std::string> corpus;
+  for (const std::string& file : e.tokenizer.corpus) {
+    TROUPE_TRY(auto text, read_file(file));
+    corpus.push_back(std::move(text));
+  }
+  if (corpus.empty() && e.tokenizer.vocabulary.kind == "bpe") corpus = task_corpus(e);
+  return data::make_vocabulary(e.tokenizer.vocabulary, corpus);
+}
+
+actors::SupervisorOptions supervisor_options(const Experiment& e) {
+  actors::SupervisorOptions o;
+  o.run_name = e.run.name;
+  o.folder = fs::absolute(e.run.dir);
+  o.experiment = experiment::experiment_to_json(e).dump();
+  o.config_digest = hex64(hash64(std::string_view(o.experiment)));
+  o.seed = e.run.seed;
+  o.resume = e.run.resume;
+  o.invariant = e.numerics == "invariant";
+  for (const experiment::Stage& stage : e.stages) o.stages.push_back(head_stage(e, stage));
+  const bool rollouts = experiment::needs_rollouts(e);
+  o.rollout_workers = rollouts ? e.rollout.workers : 0;
+  o.environment_runners = rollouts ? e.environment.runners : 0;
+  o.rank_threads = e.trainer.threads;
+  o.rollout_threads = e.rollout.threads;
+  o.checkpoints_kept = e.checkpoint.options.keep;
+  o.probe_sequences = e.trainer.probe_sequences;
+  o.samples_per_step = e.output.samples_per_step;
+  o.tensorboard = e.output.tensorboard;
+  o.progress_interval = e.output.progress;
+  o.heartbeat = e.control.heartbeat;
+  o.head_wait = e.control.head_wait;
+  o.run = e.control.run;
+  o.rollout = e.rollout.limits;
+  o.membership = e.control.membership;
+  o.commit = e.checkpoint.commit;
+  return o;
+}
+
+actors::EnvironmentRunnerOptions environment_options(const Experiment& e) {
+  actors::EnvironmentRunnerOptions o;
+  o.task = e.task;
+  return o;
+}
+
+} // namespace troupe::cli

@@ -1,0 +1,56 @@
+#include "generate/prompt_cache.h"
+
+#include <iterator>
+#include <utility>
+
+#include "base/hash.h"
+
+namespace troupe::generate {
+
+Prompt::Prompt(std::vector<std::int32_t> prompt_ids) : ids(std::move(prompt_ids)), hash(hash64(std::as_bytes(std::span(ids)))) {}
+
+const std::vector<std::int32_t>* PromptCache::find(const Prompt& prompt) {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (!entry->prompt->same_as(prompt)) continue;
+    entries_.splice(entries_.begin(), entries_, entry);
+    return &entry->pages;
+  }
+  return nullptr;
+}
+
+void PromptCache::insert(SharedPrompt prompt, std::span<const std::int32_t> pages) {
+  if (entries_max_ == 0 || find(*prompt) != nullptr) return;
+  while (entries() >= entries_max_) drop(std::prev(entries_.end()));
+  for (const std::int32_t page : pages) pool_.retain(page);
+  entries_.push_front({std::move(prompt), {pages.begin(), pages.end()}});
+}
+
+bool PromptCache::evict(const Prompt* spared) {
+  for (auto entry = entries_.end(); entry != entries_.begin();) {
+    --entry;
+    if (spared != nullptr && entry->prompt->same_as(*spared)) continue;
+    drop(entry);
+    return true;
+  }
+  return false;
+}
+
+int PromptCache::evictable_pages(const Prompt* spared) const {
+  int pages = 0;
+  for (const Entry& entry : entries_) {
+    if (spared != nullptr && entry.prompt->same_as(*spared)) continue;
+    for (const std::int32_t page : entry.pages) pages += pool_.references(page) == 1;
+  }
+  return pages;
+}
+
+void PromptCache::clear() {
+  while (!entries_.empty()) drop(entries_.begin());
+}
+
+void PromptCache::drop(std::list<Entry>::iterator entry) {
+  for (const std::int32_t page : entry->pages) pool_.release(page);
+  entries_.erase(entry);
+}
+
+} // namespace troupe::generate

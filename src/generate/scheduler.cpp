@@ -1,0 +1,199 @@
+#include "generate/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace troupe::generate {
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options), pool_(options.pages), cache_(pool_, options.cached_prompts_max) {
+  TROUPE_CHECK(options.page_tokens >= 1 && options.sequences_max >= 1 && options.prefill_tokens >= 1, "scheduler sizes are at least 1");
+}
+
+std::int32_t Scheduler::add(SharedPrompt prompt, std::int32_t tokens) {
+  TROUPE_CHECK(tokens >= 1 && pages_for(tokens) <= pool_.pages(), "a sequence must fit the pool");
+  std::int32_t slot = static_cast<std::int32_t>(sequences_.size());
+  if (free_slots_.empty()) {
+    sequences_.emplace_back();
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  Sequence& sequence = at(slot);
+  sequence.prompt = std::move(prompt);
+  sequence.arrival = arrivals_++;
+  sequence.tokens = tokens;
+  sequence.computed = 0;
+  enqueue(waiting_, slot);
+  return slot;
+}
+
+void Scheduler::enqueue(std::vector<std::int32_t>& queue, std::int32_t slot) {
+  const auto place = std::upper_bound(queue.begin(), queue.end(), slot,
+                                      [this](std::int32_t a, std::int32_t b) { return at(a).arrival < at(b).arrival; });
+  queue.insert(place, slot);
+}
+
+const Plan& Scheduler::plan() {
+  plan_.work.clear();
+  plan_.copies.clear();
+  plan_.preempted = 0;
+  prefill_left_ = options_.prefill_tokens;
+  for (std::size_t i = 0; i < running_.size(); ++i) schedule(running_[i]); // preemption shortens the list from its end
+  if (plan_.preempted == 0) admit();
+  TROUPE_CHECK(!plan_.work.empty() || (running_.empty() && waiting_.empty()), "a step must do something while there is something to do");
+  return plan_;
+}
+
+void Scheduler::schedule(std::int32_t slot) {
+  Sequence& sequence = at(slot);
+  std::int32_t count = sequence.tokens - sequence.computed;
+  if (count > 1) { // prefill; its last token too, as the budget is for rows that come in bulk
+    count = std::min(count, prefill_left_);
+    if (count == 0) return;
+    prefill_left_ -= count;
+  }
+  const std::int32_t end = sequence.computed + count;
+  if (!make_writable(slot, end)) {
+    preempt(slot);
+    return;
+  }
+  plan_.work.push_back({slot, sequence.computed, count, end == sequence.tokens});
+}
+
+bool Scheduler::make_writable(std::int32_t slot, std::int32_t tokens) {
+  Sequence& sequence = at(slot);
+  const auto first = static_cast<std::size_t>(sequence.computed / options_.page_tokens);
+  while (first < sequence.pages.size() && pool_.references(sequence.pages[first]) > 1) {
+    if (const auto page = pool_.allocate()) {
+      plan_.copies.push_back({sequence.pages[first], *page});
+      pool_.release(std::exchange(sequence.pages[first], *page));
+    } else if (!reclaim(slot)) {
+      return false;
+    }
+  }
+  while (static_cast<int>(sequence.pages.size()) < pages_for(tokens)) {
+    if (const auto page = pool_.allocate())
+      sequence.pages.push_back(*page);
+    else if (!reclaim(slot))
+      return false;
+  }
+  return true;
+}
+
+bool Scheduler::reclaim(std::int32_t slot) {
+  if (cache_.evict()) return true;
+  if (running_.back() == slot) {
+    TROUPE_CHECK(running_.size() > 1, "one sequence alone must fit the pool");
+    return false;
+  }
+  preempt(running_.back());
+  return true;
+}
+
+void Scheduler::preempt(std::int32_t slot) {
+  TROUPE_CHECK(running_.back() == slot, "the youngest is preempted");
+  running_.pop_back();
+  release_pages(at(slot));
+  enqueue(waiting_, slot);
+  ++plan_.preempted;
+  ++preemptions_;
+}
+
+void Scheduler::release_pages(Sequence& sequence) {
+  for (const std::int32_t page : sequence.pages) pool_.release(page);
+  sequence.pages.clear();
+  sequence.computed = 0;
+  sequence.shares = false;
+}
+
+void Scheduler::admit() {
+  for (std::size_t i = 0; i < waiting_.size() && running() < options_.sequences_max && prefill_left_ > 0;) {
+    const std::int32_t slot = waiting_[i];
+    if (prompt_in_progress(*at(slot).prompt)) { // will share soon
+      ++i;
+      continue;
+    }
+    if (!admit_one(slot)) return;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    enqueue(running_, slot);
+    schedule(slot);
+  }
+}
+
+bool Scheduler::prompt_in_progress(const Prompt& prompt) const {
+  if (options_.cached_prompts_max == 0) return false;
+  return std::any_of(running_.begin(), running_.end(), [&](std::int32_t slot) {
+    const Sequence& other = sequences_[static_cast<std::size_t>(slot)];
+    return other.shares && other.prompt->same_as(prompt);
+  });
+}
+
+bool Scheduler::admit_one(std::int32_t slot) {
+  Sequence& sequence = at(slot);
+  const auto prompt_tokens = static_cast<std::int32_t>(sequence.prompt->ids.size());
+  const std::vector<std::int32_t>* kept = cache_.find(*sequence.prompt);
+  const int whole = pages_for(sequence.tokens);
+  std::int32_t shared = kept == nullptr ? 0 : std::min(prompt_tokens, sequence.tokens - 1);
+  const Prompt* spared = shared > 0 ? sequence.prompt.get() : nullptr;
+  int wanted = whole - shared / options_.page_tokens; // a page that is shared in part is copied
+  const int reserve = running();                      // every running sequence may need its next page soon
+  if (pool_.free_pages() + cache_.evictable_pages(spared) < wanted + reserve) {
+    if (!running_.empty()) return false;
+    spared = nullptr; // alone it fits without any kept prompt
+    kept = nullptr;
+    shared = 0;
+    wanted = whole;
+  }
+  while (pool_.free_pages() < wanted + reserve && cache_.evict(spared)) {
+  }
+  if (shared > 0) {
+    const auto pages = static_cast<std::size_t>(pages_for(shared));
+    sequence.pages.assign(kept->begin(), kept->begin() + static_cast<std::ptrdiff_t>(pages));
+    for (const std::int32_t page : sequence.pages) pool_.retain(page);
+    tokens_shared_ += static_cast<std::uint64_t>(shared);
+  }
+  sequence.computed = shared;
+  sequence.kv_oldest = version_;
+  sequence.shares = kept == nullptr;
+  const bool fits = make_writable(slot, sequence.tokens);
+  TROUPE_CHECK(fits, "an admitted sequence has its pages");
+  return true;
+}
+
+void Scheduler::advance(const Work& work, bool sampled) {
+  Sequence& sequence = at(work.slot);
+  TROUPE_CHECK(sequence.prompt != nullptr && sequence.computed == work.begin, "work is reported once, in order");
+  sequence.computed += work.count;
+  sequence.tokens += sampled;
+  const auto prompt_tokens = static_cast<std::int32_t>(sequence.prompt->ids.size());
+  if (!sequence.shares || sequence.computed < prompt_tokens) return;
+  sequence.shares = false;
+  cache_.insert(sequence.prompt, std::span(sequence.pages).first(static_cast<std::size_t>(pages_for(prompt_tokens))));
+}
+
+void Scheduler::remove(std::int32_t slot) {
+  Sequence& sequence = at(slot);
+  TROUPE_CHECK(sequence.prompt != nullptr, "a slot is removed once");
+  release_pages(sequence);
+  sequence.prompt.reset();
+  std::erase(running_, slot);
+  std::erase(waiting_, slot);
+  free_slots_.push_back(slot);
+}
+
+void Scheduler::weights_changed(PolicyVersion version, OnUpdate mode) {
+  version_ = version;
+  cache_.clear();
+  for (const std::int32_t slot : running_) at(slot).shares = false;
+  if (mode == OnUpdate::kKeepKv) return;
+  for (const std::int32_t slot : running_) {
+    release_pages(at(slot));
+    enqueue(waiting_, slot);
+  }
+  running_.clear();
+}
+
+} // namespace troupe::generate

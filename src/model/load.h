@@ -1,0 +1,34 @@
+/// @file
+/// Models from and to files: Hugging Face folders and GGUF.
+#pragma once
+
+#include <filesystem>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "model/model.h"
+
+namespace troupe::model {
+
+/// Reads a Hugging Face folder (config.json and model.safetensors, single or sharded; generation_config.json where there is one)
+/// or a .gguf file of architecture llama or qwen3. Weights become float32.
+/// Errors: one sentence naming the file and the tensor or key: missing file, missing tensor, tensor that no part of the model uses,
+/// wrong shape, storage type that cannot be read, configuration that is not supported.
+[[nodiscard]] Result<Model> load_model(const std::filesystem::path& path);
+
+/// Only the spec of what load_model would read: no weights are touched.
+[[nodiscard]] Result<ModelSpec> load_spec(const std::filesystem::path& path);
+
+/// Refuses a vocabulary that the embedding has no rows for. `where` names the tokenizer.
+[[nodiscard]] Status check_vocabulary(const ModelSpec& spec, std::int64_t vocabulary, std::string_view where);
+
+struct ExportOptions {
+  std::string dtype = "float32";                    ///< "float32", "bfloat16" or "float16".
+  Bytes shard_max{std::uint64_t{5} * 1000 * 1000 * 1000};  ///< Larger models are written as shards with an index.
+};
+
+/// Writes config.json, generation_config.json and the weights in Hugging Face layout into `folder`, which is made when missing.
+/// The tokenizer is data/'s to write. Every file is written atomically, the configuration last.
+[[nodiscard]] Status export_model(const Model& model, const std::filesystem::path& folder, const ExportOptions& options = {});
+
+} // namespace troupe::model

@@ -1,0 +1,79 @@
+/// @file
+/// The model: a plain struct of named tensors and one forward pass that trains and generates.
+///
+/// Determinism: every row's bits depend on its own tokens only: not on what else is in the batch, on chunking, on paging, on sharing a
+/// prefix or on the number of threads. decode(prefix) == forward(whole), bit for bit.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/batch.h"
+#include "model/kv_cache.h"
+#include "model/spec.h"
+
+namespace troupe::model {
+
+/// A parameter under its Hugging Face name. `value` is float32 and contiguous; its gradient is `value.grad()`.
+struct Parameter {
+  std::string name;
+  at::Tensor value;
+};
+
+/// What each scored row says of its target. Shapes: [n] each, float32; both differentiable.
+struct TokenScores {
+  at::Tensor logprob;  ///< log p(target), natural logarithm, of softmax(logits / temperature).
+  at::Tensor entropy;  ///< Of the same distribution, in nats.
+};
+
+/// A decoder. Movable; copies are explicit (clone). Not thread-safe: one thread at a time.
+class Model {
+ public:
+  /// Fresh weights: matrices normal(0, spec.init_std), norms at identity. A pure function of (spec, seed).
+  [[nodiscard]] static Model create(const ModelSpec& spec, std::uint64_t seed);
+  /// Zero weights, to be filled.
+  [[nodiscard]] static Model zeros(const ModelSpec& spec);
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+  /// A copy with memory of its own that records no gradients (a frozen reference policy).
+  [[nodiscard]] Model clone() const;
+
+  [[nodiscard]] const ModelSpec& spec() const;
+  /// Ordered; the same names as the checkpoint, without lm_head.weight when the head is tied.
+  [[nodiscard]] std::vector<Parameter>& parameters();
+  [[nodiscard]] const std::vector<Parameter>& parameters() const;
+  /// The value of a parameter, or nullptr.
+  [[nodiscard]] const at::Tensor* find(std::string_view name) const;
+  /// Whether parameters ask for gradients. A fresh or loaded model does not.
+  void set_trainable(bool trainable);
+  /// Drops all gradients.
+  void clear_gradients();
+
+  /// Must follow every change of a parameter's numbers: kernels keep packed copies, which are renewed at the next use.
+  void weights_changed();
+
+  /// Hidden rows after the final norm. Shape [T, D]. Differentiable when the model is trainable and grad mode is on.
+  /// Precondition: the batch is well-formed (batch.h) and its ids lie in [0, vocab_size).
+  [[nodiscard]] at::Tensor forward(const Batch& batch);
+  /// The same over a paged cache, which takes the keys and values of the new tokens. Shape [T, D]. Never differentiable.
+  [[nodiscard]] at::Tensor forward(const CachedBatch& batch, KvCache& cache);
+  /// Shape [n, V], float32, for rows of `forward`. Never differentiable. Entries from spec().used_vocab() on are padding.
+  [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_rows);
+  /// Scores targets[i] by hidden row i. Differentiable in the hidden rows and the head.
+  /// Cost: logits exist for one block of rows at a time, in the forward and again in the backward pass.
+  [[nodiscard]] TokenScores score(const at::Tensor& hidden_rows, std::span<const std::int32_t> targets, double temperature = 1.0);
+
+ private:
+  struct State;
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+} // namespace troupe::model

@@ -1,0 +1,162 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "data/packing.h"
+#include "rl/batch.h"
+
+namespace troupe::rl {
+namespace {
+
+std::int32_t to_index(std::size_t n) { return static_cast<std::int32_t>(n); }
+
+std::vector<PolicyVersion> distinct_versions(const Sample& sample) {
+  std::vector<PolicyVersion> versions;
+  for (std::size_t i = 0; i < sample.ids.size(); ++i)
+    if (sample.sampled.empty() || sample.sampled[i] != 0) versions.push_back(sample.versions[i]);
+  std::sort(versions.begin(), versions.end());
+  versions.erase(std::unique(versions.begin(), versions.end()), versions.end());
+  return versions;
+}
+
+/// Rows a sample needs besides its prompt: those that predict its targets, up to the last sampled token.
+std::size_t own_rows(const Sample& sample) {
+  std::size_t last = sample.ids.size() - 1;
+  while (last > 0 && !sample.sampled.empty() && sample.sampled[last] == 0) --last;
+  return last;
+}
+
+/// Fills micro-batches in order, sharing a group's prompt inside each of them.
+class Cutter {
+ public:
+  explicit Cutter(std::int64_t rows_max) : rows_max_(static_cast<std::size_t>(std::max<std::int64_t>(1, rows_max))) {}
+
+  void add(const PreparedGroup& group, const PreparedSample& prepared) {
+    const std::size_t own = own_rows(prepared.sample);
+    const bool shared = prompt_of_ == &group;
+    const std::size_t needed = own + (shared ? 0 : group.prompt.size());
+    if (!micro_.ids.empty() && micro_.ids.size() + needed > rows_max_) close();
+    if (prompt_of_ != &group) add_prompt(group);
+    add_sample(prepared, own);
+  }
+
+  std::vector<MicroBatch> finish() {
+    if (!micro_.ids.empty()) close();
+    return std::move(done_);
+  }
+
+ private:
+  void close() {
+    done_.push_back(std::move(micro_));
+    micro_ = {};
+    prompt_of_ = nullptr;
+  }
+
+  void add_prompt(const PreparedGroup& group) {
+    prompt_of_ = &group;
+    prompt_ = {to_index(micro_.ids.size()), to_index(micro_.ids.size() + group.prompt.size()), 0, 0};
+    micro_.segments.push_back(prompt_);
+    for (std::size_t i = 0; i < group.prompt.size(); ++i) {
+      micro_.ids.push_back(group.prompt[i]);
+      micro_.positions.push_back(to_index(i));
+    }
+  }
+
+  void add_sample(const PreparedSample& prepared, std::size_t own) {
+    const Sample& sample = prepared.sample;
+    const std::int32_t begin = to_index(micro_.ids.size());
+    const std::int32_t prompt_length = prompt_.end - prompt_.begin;
+    for (std::size_t j = 0; j < own; ++j) {
+      micro_.ids.push_back(sample.ids[j]);
+      micro_.positions.push_back(prompt_length + to_index(j));
+    }
+    if (own > 0) micro_.segments.push_back({begin, to_index(micro_.ids.size()), prompt_.begin, prompt_.end});
+    const std::int32_t first = to_index(micro_.targets.size());
+    for (std::size_t j = 0; j <= own; ++j) {
+      if (!sample.sampled.empty() && sample.sampled[j] == 0) continue;
+      micro_.rows.push_back(j == 0 ? prompt_.end - 1 : begin + to_index(j) - 1);
+      micro_.targets.push_back(sample.ids[j]);
+      micro_.behaviour_logprob.push_back(sample.logprobs[j]);
+      micro_.advantage.push_back(static_cast<float>(prepared.advantage));
+      micro_.mask.push_back(1);
+    }
+    micro_.sequences.push_back({first, to_index(micro_.targets.size())});
+    micro_.samples.push_back(sample.id);
+    micro_.versions.push_back(distinct_versions(sample));
+  }
+
+  std::size_t rows_max_;
+  MicroBatch micro_;
+  const PreparedGroup* prompt_of_ = nullptr; ///< Whose prompt the open micro-batch holds last.
+  Segment prompt_;
+  std::vector<MicroBatch> done_;
+};
+
+void add_document(MicroBatch& micro, const data::PackedSequences& packed, std::int32_t from, std::int32_t to) {
+  const std::int32_t begin = to_index(micro.ids.size());
+  const std::int32_t first = to_index(micro.targets.size());
+  for (std::int32_t row = from; row < to; ++row) {
+    const auto at = static_cast<std::size_t>(row);
+    micro.ids.push_back(packed.ids[at]);
+    micro.positions.push_back(packed.positions[at]);
+    if (packed.loss_mask[at] == 0) continue;
+    micro.rows.push_back(begin + row - from);
+    micro.targets.push_back(packed.targets[at]);
+    micro.behaviour_logprob.push_back(0);
+    micro.advantage.push_back(0);
+    micro.mask.push_back(1);
+  }
+  micro.segments.push_back({begin, to_index(micro.ids.size()), 0, 0});
+  micro.sequences.push_back({first, to_index(micro.targets.size())});
+}
+
+} // namespace
+
+std::vector<MicroBatch> cut_micro_batches(const PreparedBatch& batch, std::int64_t rows_max) {
+  Cutter cutter(rows_max);
+  for (const PreparedGroup& group : batch.groups)
+    for (const PreparedSample& sample : group.samples)
+      if (sample.trained_tokens > 0) cutter.add(group, sample);
+  return cutter.finish();
+}
+
+void count_packed(Denominator& denominator, const data::PackedSequences& packed) {
+  for (const auto& [begin, end] : packed.documents)
+    denominator.add_sequence(std::count_if(packed.loss_mask.begin() + begin, packed.loss_mask.begin() + end,
+                                           [](std::uint8_t m) { return m != 0; }));
+}
+
+std::vector<MicroBatch> cut_packed(const data::PackedSequences& packed, std::int64_t rows_max) {
+  std::vector<MicroBatch> done;
+  MicroBatch micro;
+  for (const auto& [begin, end] : packed.documents) {
+    if (!micro.ids.empty() && static_cast<std::int64_t>(micro.ids.size()) + (end - begin) > rows_max) {
+      done.push_back(std::move(micro));
+      micro = {};
+    }
+    add_document(micro, packed, begin, end);
+  }
+  if (!micro.ids.empty()) done.push_back(std::move(micro));
+  return done;
+}
+
+TokenBatch token_batch(const MicroBatch& micro, std::span<const float> logprob) {
+  TokenBatch batch;
+  batch.logprob = logprob;
+  batch.behaviour_logprob = micro.behaviour_logprob;
+  batch.advantage = micro.advantage;
+  batch.mask = micro.mask;
+  batch.sequences = micro.sequences;
+  return batch;
+}
+
+std::vector<std::uint8_t> equal_weights_mask(const MicroBatch& micro, PolicyVersion version) {
+  std::vector<std::uint8_t> mask(micro.targets.size(), 0);
+  TROUPE_CHECK(micro.versions.size() == micro.sequences.size(), "a policy batch has the versions of every sequence");
+  for (std::size_t s = 0; s < micro.sequences.size(); ++s) {
+    if (micro.versions[s].size() != 1 || micro.versions[s].front() != version) continue;
+    std::fill(mask.begin() + micro.sequences[s].begin, mask.begin() + micro.sequences[s].end, std::uint8_t{1});
+  }
+  return mask;
+}
+
+} // namespace troupe::rl

@@ -1,0 +1,133 @@
+#include "tensor/head.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/logprob.h"
+
+namespace troupe::tensor {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::int64_t kBlockFloats = 4 * 1024 * 1024;
+
+/// What is no tensor: the backward pass multiplies with the same packed weights.
+struct Plan {
+  std::shared_ptr<PackedWeights> packed;
+  std::vector<std::int32_t> targets;
+  float temperature = 1;
+  std::int64_t vocab = 0;
+};
+struct HeldPlan : torch::CustomClassHolder {
+  explicit HeldPlan(Plan p) : plan(std::move(p)) {}
+  Plan plan;
+};
+
+std::int64_t block_rows(std::int64_t columns) { return std::clamp<std::int64_t>(kBlockFloats / columns, 1, 1024); }
+
+/// Calls f(first row, rows, their logits) block by block.
+template <class F>
+void each_block(const at::Tensor& hidden, const kernels::PackedMatrix& weights, F&& f) {
+  const std::int64_t step = block_rows(weights.rows());
+  const at::Tensor logits = at::empty({std::min(step, hidden.size(0)), weights.rows()}, hidden.options());
+  for (std::int64_t first = 0; first < hidden.size(0); first += step) {
+    const std::int64_t rows = std::min(step, hidden.size(0) - first);
+    kernels::matmul(hidden.data_ptr<float>() + first * hidden.size(1), rows, weights, logits.data_ptr<float>());
+    f(first, rows, logits);
+  }
+}
+
+struct Rows {
+  at::Tensor logprob, entropy, lse;
+};
+
+Rows score_rows(const at::Tensor& hidden, const kernels::PackedMatrix& weights, const Plan& plan) {
+  Rows rows;
+  for (at::Tensor* one : {&rows.logprob, &rows.entropy, &rows.lse}) *one = at::empty({hidden.size(0)}, hidden.options());
+  each_block(hidden, weights, [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
+    kernels::LogprobForward args;
+    args.logits = logits.data_ptr<float>();
+    args.targets = plan.targets.data() + first;
+    args.logprob = rows.logprob.data_ptr<float>() + first;
+    args.entropy = rows.entropy.data_ptr<float>() + first;
+    args.lse = rows.lse.data_ptr<float>() + first;
+    args.rows = count;
+    args.vocab = plan.vocab;
+    args.ldl = weights.rows();
+    args.temperature = plan.temperature;
+    kernels::logprob_forward(args);
+  });
+  return rows;
+}
+
+struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight, Plan plan) {
+    const Rows rows = score_rows(hidden, plan.packed->get({&weight, 1}), plan);
+    ctx->save_for_backward({hidden, weight, rows.entropy, rows.lse});
+    ctx->saved_data["plan"] = c10::IValue::make_capsule(c10::make_intrusive<HeldPlan>(std::move(plan)));
+    return {rows.logprob, rows.entropy};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto capsule = ctx->saved_data["plan"].toCapsule();
+    const Plan& plan = static_cast<const HeldPlan&>(*capsule).plan;
+    const at::Tensor& hidden = saved[0];
+    const at::Tensor& weight = saved[1];
+    const auto dense = [&](const at::Tensor& g) { return g.defined() ? g.contiguous() : at::zeros_like(saved[2]); };
+    const at::Tensor dlogprob = dense(gradients[0]);
+    const at::Tensor dentropy = dense(gradients[1]);
+    variable_list result(3);
+    if (ctx->needs_input_grad(0)) result[0] = at::zeros_like(hidden);
+    if (ctx->needs_input_grad(1)) result[1] = at::zeros_like(weight);
+    each_block(hidden, plan.packed->get({&weight, 1}), [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
+      kernels::LogprobBackward args;
+      args.logits = logits.data_ptr<float>();
+      args.targets = plan.targets.data() + first;
+      args.lse = saved[3].data_ptr<float>() + first;
+      args.entropy = saved[2].data_ptr<float>() + first;
+      args.dlogprob = dlogprob.data_ptr<float>() + first;
+      args.dentropy = dentropy.data_ptr<float>() + first;
+      args.dlogits = logits.data_ptr<float>();
+      args.rows = count;
+      args.vocab = plan.vocab;
+      args.ldl = weight.size(0);
+      args.temperature = plan.temperature;
+      kernels::logprob_backward(args);
+      const at::Tensor dlogits = logits.narrow(0, 0, count);
+      if (result[0].defined()) result[0].narrow(0, first, count).addmm_(dlogits, weight);
+      if (result[1].defined()) result[1].addmm_(dlogits.t(), hidden.narrow(0, first, count));
+    });
+    return result;
+  }
+};
+
+} // namespace
+
+Scores score(const at::Tensor& hidden, const at::Tensor& weight, const std::shared_ptr<PackedWeights>& packed, std::span<const std::int32_t> targets,
+             float temperature, std::int64_t vocab) {
+  TROUPE_CHECK(hidden.dim() == 2 && hidden.size(1) == weight.size(1), "hidden rows must be as wide as the head");
+  TROUPE_CHECK(hidden.size(0) == static_cast<std::int64_t>(targets.size()), "one target per hidden row");
+  TROUPE_CHECK(temperature > 0, "the temperature must be positive");
+  TROUPE_CHECK(std::all_of(targets.begin(), targets.end(), [&](std::int32_t t) { return t >= 0 && t < vocab; }), "a target lies outside the vocabulary");
+  const at::Tensor rows = hidden.contiguous();
+  Plan plan{packed, {targets.begin(), targets.end()}, temperature, vocab};
+  if (!at::GradMode::is_enabled()) {
+    const Rows scored = score_rows(rows, packed->get({&weight, 1}), plan);
+    return {scored.logprob, scored.entropy};
+  }
+  const variable_list scored = ScoreFunction::apply(rows, weight, std::move(plan));
+  return {scored[0], scored[1]};
+}
+
+} // namespace troupe::tensor

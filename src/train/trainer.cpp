@@ -1,0 +1,106 @@
+#include "train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include "optim/clip.h"
+#include "optim/schedule.h"
+
+namespace troupe::train {
+namespace {
+
+std::span<float> values_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+at::Tensor row_index(const std::vector<std::int32_t>& rows) {
+  return at::from_blob(const_cast<std::int32_t*>(rows.data()), {static_cast<std::int64_t>(rows.size())}, at::kInt).to(at::kLong);
+}
+
+model::TokenScores score(model::Model& model, const MicroBatch& batch, double temperature) {
+  const at::Tensor hidden = model.forward(batch.batch);
+  return model.score(hidden.index_select(0, row_index(batch.rows)), batch.targets, temperature);
+}
+
+std::span<const float> read(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+} // namespace
+
+Result<Trainer> Trainer::create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule) {
+  TROUPE_TRY_STATUS(optim::validate(schedule));
+  std::vector<optim::ParameterInfo> infos;
+  for (const model::Parameter& parameter : model.parameters()) infos.push_back({parameter.name, parameter.value.numel()});
+  TROUPE_TRY(auto optimizer, optim::AdamW::create(options, infos));
+  model.set_trainable(true);
+  return Trainer(model, std::move(optimizer), options, schedule);
+}
+
+Status Trainer::backward(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss) {
+  model_->clear_gradients();
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    if (batches[i].targets.empty()) continue;
+    const model::TokenScores scores = score(*model_, batches[i], temperature);
+    const at::Tensor logprob = scores.logprob.detach().contiguous(), entropy = scores.entropy.detach().contiguous();
+    TROUPE_TRY(auto derivative, loss(i, read(logprob), read(entropy)));
+    const at::Tensor gradient = at::from_blob(derivative.data(), {static_cast<std::int64_t>(derivative.size())}, at::kFloat);
+    torch::autograd::backward({scores.logprob}, {gradient});
+  }
+  return {};
+}
+
+Result<StepReport> Trainer::step(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss) {
+  if (batches.empty()) return fail(ErrorCode::kInvalidArgument, "an optimizer step needs at least one micro-batch");
+  StepReport report;
+  try {
+    TROUPE_TRY_STATUS(backward(batches, temperature, loss));
+    std::vector<optim::NamedGradient> gradients;
+    std::vector<optim::ParameterStep> updates;
+    for (model::Parameter& parameter : model_->parameters()) {
+      const at::Tensor& gradient = parameter.value.grad();
+      std::span<const float> values;
+      if (gradient.defined()) values = read(gradient);
+      updates.push_back({values_of(parameter.value), values});
+      if (gradient.defined()) gradients.push_back({parameter.name, values});
+    }
+    const optim::GradientNorm norm = optim::gradient_norm(gradients);
+    if (!norm.finite()) {
+      model_->clear_gradients();
+      return fail(ErrorCode::kCorrupt, "the gradient of " + *norm.broken + " is not finite in optimizer step " + std::to_string(steps() + 1));
+    }
+    const double factor = optim::schedule_factor(schedule_, steps());
+    TROUPE_TRY_STATUS(optimizer_.step(updates, factor, optim::clip_scale(norm.norm, max_grad_norm_)));
+    report.grad_norm = norm.norm;
+    report.lr = peak_lr_ * factor;
+  } catch (const std::exception& e) {
+    model_->clear_gradients();
+    return fail(ErrorCode::kInternal, std::string("LibTorch could not do the step: ") + e.what());
+  }
+  for (const MicroBatch& batch : batches) report.rows += static_cast<std::int64_t>(batch.batch.ids.size());
+  model_->clear_gradients();
+  model_->weights_changed();
+  return report;
+}
+
+std::vector<float> Trainer::logprobs(model::Model& model, const MicroBatch& batch, double temperature) {
+  const torch::autograd::AutoGradMode off(false);
+  const at::Tensor scores = score(model, batch, temperature).logprob.contiguous();
+  const auto values = read(scores);
+  return {values.begin(), values.end()};
+}
+
+std::vector<StateTensor> Trainer::state() {
+  std::vector<StateTensor> tensors;
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (model::Parameter& parameter : model_->parameters()) {
+    shapes.push_back(parameter.value.sizes().vec());
+    tensors.push_back({parameter.name, shapes.back(), values_of(parameter.value)});
+  }
+  std::size_t i = 0; // the optimizer lists exp_avg and exp_avg_sq of each parameter in turn
+  for (optim::StateTensor& tensor : optimizer_.state()) tensors.push_back({tensor.name, shapes[i++ / 2], tensor.values});
+  return tensors;
+}
+
+} // namespace troupe::train

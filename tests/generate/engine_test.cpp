@@ -1,0 +1,205 @@
+#include "generate/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "model/model.h"
+
+namespace troupe::generate {
+namespace {
+
+constexpr PolicyVersion kV0{0, 0}, kV1{0, 1};
+
+model::ModelSpec tiny(std::string_view family) {
+  auto spec = model::spec_from_sizes(family, {.vocab_size = 64, .width = 32, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8,
+                                              .ffn_width = 48, .context = 96, .init_std = 0.3});
+  EXPECT_TRUE(spec.has_value()) << spec.error().message;
+  spec->vocab_used = 61; // the last three rows are padding
+  return *spec;
+}
+
+EngineOptions small_options() { return {.page_tokens = 4, .kv_pages = 64, .sequences_max = 16, .prefill_tokens = 7}; }
+
+Request request_of(std::uint64_t prompt, std::uint32_t sample, int prompt_tokens = 10, int new_tokens = 12) {
+  Request r;
+  r.id = {prompt, sample};
+  r.group = prompt;
+  r.seed = 5;
+  for (int i = 0; i < prompt_tokens; ++i) r.prompt.push_back(static_cast<std::int32_t>((prompt * 7 + static_cast<std::uint64_t>(i) * 11) % 61));
+  r.sampling.max_new_tokens = new_tokens;
+  return r;
+}
+
+std::map<SampleId, Completion> drain(Engine& engine) {
+  std::map<SampleId, Completion> all;
+  while (!engine.idle())
+    for (Completion& c : engine.step().finished) {
+      EXPECT_EQ(c.error, "");
+      all.emplace(c.id, std::move(c));
+    }
+  return all;
+}
+
+// What the trainer says of the tokens of these completions: one packed batch, forward and score of the model itself.
+std::vector<std::vector<float>> train_scores(model::Model& model, const std::vector<std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>>>& sequences,
+                                             double temperature) {
+  std::vector<std::vector<std::int32_t>> documents;
+  for (const auto& [prompt, ids] : sequences) {
+    documents.push_back(prompt);
+    documents.back().insert(documents.back().end(), ids.begin(), ids.end());
+  }
+  const model::Batch batch = model::pack_documents(documents);
+  const at::Tensor hidden = model.forward(batch);
+  std::vector<std::int32_t> targets(batch.ids.begin() + 1, batch.ids.end());
+  targets.push_back(0); // the last row of a document has no target; whatever it scores is not read
+  const auto scores = model.score(hidden, targets, temperature);
+  const float* logprob = scores.logprob.const_data_ptr<float>();
+  std::vector<std::vector<float>> out;
+  std::size_t begin = 0;
+  for (const auto& [prompt, ids] : sequences) {
+    const float* first = logprob + begin + prompt.size() - 1;
+    out.emplace_back(first, first + ids.size());
+    begin += prompt.size() + ids.size();
+  }
+  return out;
+}
+
+class EngineOnModel : public testing::TestWithParam<const char*> {};
+
+// Invariant 3: the log-probs recorded while sampling have the bits of the trainer's, and of both probe paths.
+TEST_P(EngineOnModel, GeneratorAndTrainerAgreeBitForBit) {
+  for (const double temperature : {1.0, 0.7}) {
+    model::Model model = model::Model::create(tiny(GetParam()), 3);
+    Engine engine(model, nullptr, small_options());
+    for (std::uint64_t p = 0; p < 3; ++p)
+      for (std::uint32_t s = 0; s < 4; ++s) {
+        Request r = request_of(p, s, 5 + 9 * static_cast<int>(p), 6 + 5 * static_cast<int>(s));
+        r.sampling.temperature = temperature;
+        ASSERT_TRUE(engine.submit(std::move(r)).has_value());
+      }
+    const auto all = drain(engine);
+    ASSERT_EQ(all.size(), 12u);
+    EXPECT_GT(engine.stats().tokens_shared, 0u);
+    std::vector<std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>>> sequences;
+    for (const auto& [id, c] : all) sequences.emplace_back(request_of(id.prompt, 0, 5 + 9 * static_cast<int>(id.prompt)).prompt, c.ids);
+    const auto trained = train_scores(model, sequences, temperature);
+    std::size_t i = 0;
+    for (const auto& [id, c] : all) {
+      EXPECT_EQ(c.logprobs, trained[i]) << to_string(id);
+      std::vector<std::int32_t> ids = sequences[i].first;
+      const auto prompt_len = static_cast<std::int32_t>(ids.size());
+      ids.insert(ids.end(), c.ids.begin(), c.ids.end());
+      for (const bool decode_path : {false, true}) {
+        const auto probe = engine.score(ids, prompt_len, temperature, decode_path);
+        ASSERT_TRUE(probe.has_value()) << probe.error().message;
+        EXPECT_EQ(*probe, c.logprobs) << to_string(id) << " decode " << decode_path;
+      }
+      for (const std::int32_t token : c.ids) EXPECT_LT(token, 61) << "padding of the vocabulary was sampled";
+      ++i;
+    }
+  }
+}
+
+// S22, S02: chunk, page, batch, engine and preemption change no bit.
+TEST_P(EngineOnModel, SchedulingChangesNoBit) {
+  model::Model model = model::Model::create(tiny(GetParam()), 3);
+  const auto run = [&](EngineOptions options, int engines) {
+    std::vector<Engine> all;
+    for (int e = 0; e < engines; ++e) all.emplace_back(model, nullptr, options);
+    for (std::uint64_t p = 0; p < 2; ++p)
+      for (std::uint32_t s = 0; s < 8; ++s) EXPECT_TRUE(all[s % static_cast<std::uint32_t>(engines)].submit(request_of(p, s, 13, 10)).has_value());
+    std::map<SampleId, Completion> done;
+    for (Engine& engine : all) done.merge(drain(engine));
+    return done;
+  };
+  const auto reference = run({.page_tokens = 16, .kv_pages = 64, .sequences_max = 1, .prefill_tokens = 64, .cached_prompts_max = 0}, 1);
+  ASSERT_EQ(reference.size(), 16u);
+  for (const int chunk : {1, 3, 8})
+    for (const int engines : {1, 2, 4}) {
+      const auto other = run({.page_tokens = 4, .kv_pages = 14, .sequences_max = 16, .prefill_tokens = chunk}, engines);
+      for (const auto& [id, c] : reference) {
+        EXPECT_EQ(other.at(id).ids, c.ids) << to_string(id);
+        EXPECT_EQ(other.at(id).logprobs, c.logprobs) << to_string(id);
+      }
+    }
+}
+
+// S05: the same prompt after an update gives what a cold engine with the new weights gives, bit for bit.
+TEST_P(EngineOnModel, AfterAnUpdateNewRequestsMatchAColdEngine) {
+  for (const OnUpdate mode : {OnUpdate::kKeepKv, OnUpdate::kRecomputeKv}) {
+    model::Model fresh = model::Model::create(tiny(GetParam()), 4);
+    Engine cold(fresh, nullptr, small_options(), kV1);
+    ASSERT_TRUE(cold.submit(request_of(1, 9)).has_value());
+    const Completion expected = drain(cold).at({1, 9});
+
+    model::Model model = model::Model::create(tiny(GetParam()), 3);
+    Engine warm(model, nullptr, small_options(), kV0);
+    for (std::uint32_t s = 0; s < 3; ++s) ASSERT_TRUE(warm.submit(request_of(1, s, 10, 20)).has_value());
+    for (int i = 0; i < 6; ++i) warm.step();
+    for (std::size_t i = 0; i < model.parameters().size(); ++i) model.parameters()[i].value.copy_(fresh.parameters()[i].value);
+    warm.weights_changed(kV1, mode);
+    ASSERT_TRUE(warm.submit(request_of(1, 9)).has_value());
+    const auto all = drain(warm);
+    EXPECT_EQ(all.at({1, 9}).ids, expected.ids);
+    EXPECT_EQ(all.at({1, 9}).logprobs, expected.logprobs);
+    EXPECT_EQ(all.at({1, 9}).kv_oldest, kV1);
+    const Completion& straddling = all.at({1, 0});
+    EXPECT_EQ(straddling.versions.front(), kV0);
+    EXPECT_EQ(straddling.versions.back(), kV1);
+    EXPECT_EQ(straddling.kv_oldest, kV0);
+
+    // The last token of a recomputed one is exact under the new weights; that of a kept one mixes both.
+    std::vector<std::int32_t> ids = request_of(1, 0).prompt;
+    ids.insert(ids.end(), straddling.ids.begin(), straddling.ids.end());
+    const auto probe = warm.score(ids, 10, 1.0, false);
+    ASSERT_TRUE(probe.has_value());
+    EXPECT_EQ(probe->back() == straddling.logprobs.back(), mode == OnUpdate::kRecomputeKv);
+  }
+}
+
+TEST_P(EngineOnModel, AnAbortedSampleContinuesOnAnotherEngine) {
+  model::Model model = model::Model::create(tiny(GetParam()), 3);
+  Engine whole(model, nullptr, small_options());
+  ASSERT_TRUE(whole.submit(request_of(1, 2, 10, 16)).has_value());
+  const Completion expected = drain(whole).at({1, 2});
+  Engine first(model, nullptr, small_options()), second(model, nullptr, small_options());
+  ASSERT_TRUE(first.submit(request_of(1, 2, 10, 16)).has_value());
+  for (int i = 0; i < 7; ++i) first.step();
+  Request rest = request_of(1, 2, 10, 16);
+  rest.prefix = prefix_of(*first.abort({1, 2}));
+  ASSERT_GT(rest.prefix.ids.size(), 2u);
+  ASSERT_TRUE(second.submit(std::move(rest)).has_value());
+  const Completion c = drain(second).at({1, 2});
+  EXPECT_EQ(c.ids, expected.ids);
+  EXPECT_EQ(c.logprobs, expected.logprobs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel, testing::Values("qwen3", "llama"), [](const auto& info) { return std::string(info.param); });
+
+TEST(Engine, ScoreRefusesNonsense) {
+  model::Model model = model::Model::create(tiny("qwen3"), 3);
+  Engine engine(model, nullptr, small_options());
+  const std::vector<std::int32_t> ids{1, 2, 61};
+  EXPECT_FALSE(engine.score(ids, 1, 1, false).has_value());
+  EXPECT_FALSE(engine.score(std::span(ids).first(2), 0, 1, false).has_value());
+  EXPECT_FALSE(engine.score(std::span(ids).first(2), 3, 1, false).has_value());
+  EXPECT_FALSE(engine.score(std::span(ids).first(2), 1, 0, false).has_value());
+  EXPECT_TRUE(engine.score(std::span(ids).first(2), 2, 1, true)->empty());
+}
+
+TEST(Engine, MemoryDecidesThePages) {
+  model::Model model = model::Model::create(tiny("qwen3"), 3);
+  EngineOptions options;
+  options.page_tokens = 8;
+  options.kv_memory = {static_cast<std::uint64_t>(model::KvCache::bytes_per_page(model.spec(), 8)) * 5 + 1};
+  Engine engine(model, nullptr, options);
+  EXPECT_EQ(engine.stats().pages, 5);
+  EXPECT_FALSE(engine.submit(request_of(0, 0, 30, 11)).has_value());
+  EXPECT_TRUE(engine.submit(request_of(0, 0, 30, 10)).has_value());
+}
+
+} // namespace
+} // namespace troupe::generate

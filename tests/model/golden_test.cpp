@@ -1,0 +1,140 @@
+// The fixtures of transformers: logits, log-probs, entropy, loss, gradients, packing, greedy ids, AdamW steps.
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+
+#include "kernels/adamw.h"
+#include "kernels/norms.h"
+#include "support.h"
+
+namespace troupe::model::test {
+namespace {
+
+class GoldenTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    golden_ = std::make_unique<Golden>(GetParam());
+    json_ = golden_json(GetParam());
+    model_ = std::make_unique<Model>(golden_model(GetParam()));
+    vocab_ = static_cast<std::size_t>(model_->spec().vocab_size);
+  }
+
+  Batch packed() const {
+    const auto ids = golden_->ids("packed.input_ids");
+    const auto bounds = golden_->ids("packed.cu_seqlens");
+    std::vector<std::vector<std::int32_t>> documents;
+    for (std::size_t i = 0; i + 1 < bounds.size(); ++i) documents.emplace_back(ids.begin() + bounds[i], ids.begin() + bounds[i + 1]);
+    return pack_documents(documents);
+  }
+
+  /// Mean of -log p over all next tokens of all documents, and its gradients in the parameters.
+  double loss_and_gradients(const Batch& batch) {
+    model_->set_trainable(true);
+    model_->clear_gradients();
+    const NextTokens next = next_tokens(batch);
+    const at::Tensor hidden = model_->forward(batch).index_select(0, at::tensor(next.rows));
+    const TokenScores scores = model_->score(hidden, next.targets);
+    const auto logprobs = values(scores.logprob);
+    const auto count = static_cast<double>(logprobs.size());
+    const at::Tensor seed = at::full({static_cast<std::int64_t>(logprobs.size())}, -1.0 / count);
+    tensor::backward(std::array{scores.logprob}, std::array{seed});
+    return -std::accumulate(logprobs.begin(), logprobs.end(), 0.0) / count;
+  }
+
+  double gradient_norm() const {
+    double sum = 0;
+    for (const Parameter& parameter : model_->parameters()) sum += kernels::sum_of_squares(parameter.value.grad().data_ptr<float>(), parameter.value.numel());
+    return std::sqrt(sum);
+  }
+
+  std::unique_ptr<Golden> golden_;
+  nlohmann::json json_;
+  std::unique_ptr<Model> model_;
+  std::size_t vocab_ = 0;
+};
+
+TEST_P(GoldenTest, Logits) { EXPECT_LT(max_difference(logits_of(*model_, one_document(golden_->ids("input_ids"))), golden_->floats("logits")), 2e-4); }
+
+TEST_P(GoldenTest, LogprobsAndEntropy) {
+  const auto ids = golden_->ids("input_ids");
+  const tensor::NoGrad no_grad;
+  const at::Tensor hidden = model_->forward(one_document(ids));
+  std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
+  targets.push_back(0);
+  const TokenScores scores = model_->score(hidden, targets);
+  auto logprob = values(scores.logprob);
+  logprob.pop_back();
+  EXPECT_LT(max_difference(logprob, golden_->floats("logprobs")), 2e-4);
+  EXPECT_LT(max_difference(values(scores.entropy), golden_->floats("entropy")), 2e-4);
+}
+
+TEST_P(GoldenTest, LossAndGradients) {
+  EXPECT_NEAR(loss_and_gradients(one_document(golden_->ids("input_ids"))), json_["loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(gradient_norm() / json_["grad_norm_total"].get<double>(), 1, 1e-3);
+  EXPECT_EQ(json_["grads"].size(), model_->parameters().size());
+  int whole = 0;
+  for (const Parameter& parameter : model_->parameters()) {
+    const auto gradient = values(parameter.value.grad());
+    const double wanted = json_["grads"][parameter.name]["norm"].get<double>();
+    EXPECT_NEAR(norm(gradient) / wanted, 1, 1e-3) << parameter.name;
+    if (!golden_->has("grad." + parameter.name)) continue;
+    EXPECT_LT(relative_difference(gradient, golden_->floats("grad." + parameter.name)), 1e-3) << parameter.name;
+    ++whole;
+  }
+  if (std::string(GetParam()).ends_with("base")) {
+    EXPECT_GE(whole, 19);
+  }
+}
+
+TEST_P(GoldenTest, PackedDocuments) {
+  const Batch batch = packed();
+  EXPECT_EQ(batch.positions, golden_->ids("packed.position_ids"));
+  EXPECT_LT(max_difference(logits_of(*model_, batch), golden_->floats("packed.logits")), 2e-4);
+  EXPECT_NEAR(loss_and_gradients(batch), json_["packed"]["loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(gradient_norm() / json_["packed"]["grad_norm_total"].get<double>(), 1, 1e-3);
+  for (const auto& [name, wanted] : json_["packed"]["grad_norms"].items())
+    EXPECT_NEAR(norm(values(model_->find(name)->grad())) / wanted.get<double>(), 1, 1e-3) << name;
+}
+
+TEST_P(GoldenTest, GreedyIdsThroughThePagedCache) {
+  EXPECT_EQ(greedy(*model_, golden_->ids("greedy.prompt"), 32), golden_->ids("greedy.output_ids"));
+}
+
+TEST_P(GoldenTest, AdamWLosses) {
+  const auto& golden = json_["adamw"];
+  const Batch batch = one_document(golden_->ids("input_ids"));
+  std::vector<std::vector<float>> m, v;
+  for (const Parameter& parameter : model_->parameters()) {
+    m.emplace_back(static_cast<std::size_t>(parameter.value.numel()));
+    v.emplace_back(static_cast<std::size_t>(parameter.value.numel()));
+  }
+  for (std::size_t step = 0; step < golden["losses_before_step"].size(); ++step) {
+    const double wanted = golden["losses_before_step"][step];
+    EXPECT_NEAR(loss_and_gradients(batch) / wanted, 1, 1e-4) << "step " << step;
+    const double total = gradient_norm();
+    EXPECT_NEAR(total / golden["grad_norm_before_clip"][step].get<double>(), 1, 1e-3);
+    for (std::size_t i = 0; i < m.size(); ++i) {
+      const at::Tensor& value = model_->parameters()[i].value;
+      kernels::AdamW args;
+      args.param = value.data_ptr<float>();
+      args.grad = value.grad().data_ptr<float>();
+      args.m = m[i].data();
+      args.v = v[i].data();
+      args.n = value.numel();
+      args.lr = golden["lr"];
+      args.beta1 = golden["betas"][0];
+      args.beta2 = golden["betas"][1];
+      args.eps = golden["eps"];
+      args.weight_decay = golden["weight_decay"];
+      args.step = static_cast<std::int64_t>(step) + 1;
+      args.grad_scale = static_cast<float>(std::min(1.0, golden["grad_clip_norm"].get<double>() / (total + 1e-6)));
+      kernels::adamw_step(args);
+    }
+    model_->weights_changed();
+  }
+  EXPECT_NEAR(loss_and_gradients(batch) / golden["loss_after"].get<double>(), 1, 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenTest, ::testing::Values("qwen3/base", "qwen3/yarn_untied", "llama3/base"));
+
+} // namespace
+} // namespace troupe::model::test

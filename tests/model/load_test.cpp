@@ -1,0 +1,161 @@
+// Hugging Face folders in and out, and every way in which one can be wrong.
+#include <gmock/gmock.h>
+
+#include "../formats/temporary_folder.h"
+#include "formats/dtype.h"
+#include "support.h"
+
+namespace troupe::model::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using troupe::test::TemporaryFolder;
+
+/// A folder with a copy of a fixture that a test may spoil.
+class LoadTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* file : {"config.json", "model.safetensors"}) fs::copy_file(golden_folder("llama3/base") / file, folder_.path() / file);
+  }
+  std::string refusal() {
+    const auto model = load_model(folder_.path());
+    return model ? "accepted" : model.error().to_string();
+  }
+  void edit_config(const std::string& key, const nlohmann::json& value) {
+    std::ifstream in(folder_.path() / "config.json");
+    auto config = nlohmann::json::parse(in);
+    config[key] = value;
+    folder_.write("config.json", config.dump());
+  }
+  /// Writes the fixture's tensors again after `change`.
+  template <class Change>
+  void rewrite(Change&& change) {
+    const auto source = value_or_die(formats::SafetensorsFile::open(golden_folder("llama3/base") / "model.safetensors"));
+    std::vector<formats::TensorView> tensors(source.tensors().begin(), source.tensors().end());
+    change(tensors);
+    ASSERT_TRUE(formats::write_safetensors(folder_.path() / "model.safetensors", tensors));
+  }
+  TemporaryFolder folder_;
+};
+
+void expect_same_weights(const Model& a, const Model& b) {
+  ASSERT_EQ(a.parameters().size(), b.parameters().size());
+  for (std::size_t i = 0; i < a.parameters().size(); ++i) {
+    EXPECT_EQ(a.parameters()[i].name, b.parameters()[i].name);
+    EXPECT_EQ(values(a.parameters()[i].value), values(b.parameters()[i].value)) << a.parameters()[i].name;
+  }
+}
+
+TEST_F(LoadTest, ExportsReadBackBitForBit) {
+  for (const char* name : {"qwen3/base", "qwen3/yarn_untied", "llama3/base"})
+    for (const std::uint64_t shard : {std::uint64_t{1} << 40, std::uint64_t{100'000}}) {
+      Model model = golden_model(name);
+      const fs::path target = folder_.path() / "export";
+      fs::remove_all(target);
+      const auto status = export_model(model, target, {.shard_max = Bytes{shard}});
+      ASSERT_TRUE(status) << status.error().to_string();
+      EXPECT_EQ(fs::exists(target / "model.safetensors.index.json"), shard == 100'000U);
+      Model again = value_or_die(load_model(target));
+      expect_same_weights(model, again);
+      const auto ids = random_ids(1, 30, 192);
+      EXPECT_EQ(logits_of(model, one_document(ids)), logits_of(again, one_document(ids))) << name;
+      EXPECT_EQ(config_json(model.spec()), config_json(again.spec())) << name;
+    }
+}
+
+TEST_F(LoadTest, HalfPrecisionExportsAreRounded) {
+  const Model model = golden_model("qwen3/base");
+  for (const char* dtype : {"bfloat16", "float16"}) {
+    const fs::path target = folder_.path() / dtype;
+    ASSERT_TRUE(export_model(model, target, {.dtype = dtype}));
+    const Model again = value_or_die(load_model(target));
+    EXPECT_EQ(again.spec().stored_dtype, dtype);
+    for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+      const auto exact = values(model.parameters()[i].value);
+      const auto rounded = values(again.parameters()[i].value);
+      for (std::size_t j = 0; j < exact.size(); ++j) ASSERT_NEAR(rounded[j], exact[j], 4e-3 * std::abs(exact[j]) + 1e-7);
+      EXPECT_NE(exact, rounded);
+    }
+  }
+  EXPECT_THAT(export_model(model, folder_.path() / "x", {.dtype = "int4"}).error().message, HasSubstr("'int4' is not known"));
+}
+
+TEST_F(LoadTest, GenerationConfigNamesTheStopIds) {
+  folder_.write("generation_config.json", R"({"eos_token_id":[7,9]})");
+  EXPECT_EQ(value_or_die(load_spec(folder_.path())).eos_ids, (std::vector<std::int64_t>{7, 9}));
+  const Model model = value_or_die(load_model(folder_.path()));
+  ASSERT_TRUE(export_model(model, folder_.path() / "export"));
+  EXPECT_EQ(value_or_die(load_spec(folder_.path() / "export")).eos_ids, (std::vector<std::int64_t>{7, 9}));
+}
+
+TEST_F(LoadTest, MissingThings) {
+  EXPECT_THAT(load_model(folder_.path() / "none").error().to_string(), HasSubstr("none: no such model: expected is a folder with config.json"));
+  EXPECT_THAT(load_model(folder_.path() / "none.gguf").error().message, HasSubstr("No such file"));
+  EXPECT_THAT(load_model(folder_.path() / "config.json").error().message, HasSubstr("neither a model folder nor a .gguf file"));
+  fs::remove(folder_.path() / "model.safetensors");
+  EXPECT_THAT(refusal(), HasSubstr("no weights: neither model.safetensors nor"));
+  fs::remove(folder_.path() / "config.json");
+  EXPECT_THAT(refusal(), HasSubstr("the model folder has no config.json"));
+}
+
+TEST_F(LoadTest, TruncatedFiles) {
+  const auto whole = value_or_die(read_file(folder_.path() / "model.safetensors"));
+  folder_.write("model.safetensors", whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(refusal(), HasSubstr("(truncated?)"));
+  const auto config = value_or_die(read_file(folder_.path() / "config.json"));
+  folder_.write("config.json", config.substr(0, config.size() / 2));
+  EXPECT_THAT(refusal(), HasSubstr("config.json: the file is not JSON (truncated?)"));
+}
+
+TEST_F(LoadTest, MissingExtraAndMisshapenTensors) {
+  rewrite([](auto& tensors) { std::erase_if(tensors, [](const auto& t) { return t.name == "model.layers.1.mlp.up_proj.weight"; }); });
+  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.1.mlp.up_proj.weight' of shape [112, 64] is missing"));
+  const std::vector<float> more(4);
+  rewrite([&](auto& tensors) { tensors.push_back({"model.layers.0.self_attn.q_proj.bias", formats::DType::kF32, {4}, std::as_bytes(std::span(more))}); });
+  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.0.self_attn.q_proj.bias' is not part of the model"));
+  rewrite([](auto& tensors) {
+    for (auto& t : tensors)
+      if (t.name == "model.layers.0.self_attn.o_proj.weight") t.shape = {32, 128};
+  });
+  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.0.self_attn.o_proj.weight' has shape [32, 128], the configuration needs [64, 64]"));
+  rewrite([](auto& tensors) {
+    for (auto& t : tensors)
+      if (t.name == "model.norm.weight") t.dtype = formats::DType::kI32;
+  });
+  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.norm.weight' is stored as I32; readable are"));
+}
+
+TEST_F(LoadTest, AConfigurationForOtherWeights) {
+  edit_config("num_hidden_layers", 2);
+  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.2.input_layernorm.weight' is not part of the model"));
+  edit_config("num_hidden_layers", 4);
+  EXPECT_THAT(refusal(), HasSubstr("'model.layers.3.input_layernorm.weight' of shape [64] is missing"));
+  edit_config("vocab_size", 1 << 24);  // refused before its gigabytes are taken
+  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.embed_tokens.weight' has shape [192, 64], the configuration needs [16777216, 64]"));
+}
+
+TEST_F(LoadTest, ATiedHeadMayBeStoredOnlyAsTheEmbedding) {
+  edit_config("tie_word_embeddings", true);
+  EXPECT_THAT(refusal(), HasSubstr("'lm_head.weight' differs from 'model.embed_tokens.weight'"));
+  rewrite([](auto& tensors) {
+    std::span<const std::byte> embedding;
+    for (const auto& t : tensors)
+      if (t.name == "model.embed_tokens.weight") embedding = t.bytes;
+    for (auto& t : tensors)
+      if (t.name == "lm_head.weight") t.bytes = embedding;
+  });
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(LoadTest, AVocabularyLargerThanTheEmbeddingIsRefused) {
+  const ModelSpec spec = value_or_die(load_spec(folder_.path()));
+  EXPECT_TRUE(check_vocabulary(spec, 192, "tokenizer.json"));
+  const auto status = check_vocabulary(spec, 193, "tokenizer.json");
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().to_string(),
+            "tokenizer.json: the tokenizer has 193 tokens, the model's embedding has only 192 rows; use the tokenizer that belongs to the model");
+}
+
+} // namespace
+} // namespace troupe::model::test
