@@ -109,6 +109,7 @@ class AgentState {
       spec.descriptors.emplace_back(weights.get(), kWeightsDescriptor);
     }
     spec.output = log;
+    ::setenv("OMP_WAIT_POLICY", "passive", 1); // processes share the cores: a spinning thread holds up another worker
     ::setenv("OMP_NUM_THREADS", std::to_string(std::max(1, order.threads)).c_str(), 1);
     return keeper_->start(std::move(spec));
   }

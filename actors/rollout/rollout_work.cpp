@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kEvalBit = std::uint64_t{1} << 63;
 
-SamplePrefix prefix_of(const generate::Completion& completion) {
+SamplePrefix wire_prefix(const generate::Completion& completion) {
   return {completion.ids, completion.logprobs, completion.versions, completion.kv_oldest};
 }
 
@@ -258,7 +258,7 @@ void RolloutWork::hand_back() {
     GroupWork work = group.head;
     for (auto& [index, sample] : group.samples) {
       SampleWork back = sample.work;
-      if (const auto it = aborted.find({key, index}); it != aborted.end()) back.prefix = prefix_of(it->second);
+      if (const auto it = aborted.find({key, index}); it != aborted.end()) back.prefix = wire_prefix(it->second);
       work.samples.push_back(std::move(back));
     }
     message.handed_back.push_back(std::move(work));

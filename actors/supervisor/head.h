@@ -197,6 +197,7 @@ class Head {
   std::map<PolicyVersion, std::pair<std::string, protocol::LedgerSnapshot>> commits_; // folder and ledger of each commit
   std::optional<protocol::run::Save> saving_;
   bool commit_requested_ = false;
+  bool hold_commit_ = false; // a step is being taken in: its ledger is not complete yet
   std::string layout_, prepared_layout_;
   std::uint64_t layout_bytes_ = 0;
   comm::RemoteRegion writer_region_;

@@ -122,7 +122,6 @@ void Head::perform(const pr::TrainingDone& e) {
 
 void Head::perform(const pr::Drained&) {
   run_event(protocol::run::Drained{});
-  request_commit();
 }
 
 void Head::perform(const pr::Stalled& e) {

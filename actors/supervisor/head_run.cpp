@@ -25,6 +25,7 @@ void Head::run_event(const prun::Event& event) {
         },
         effect);
   }
+  request_commit();
 }
 
 void Head::perform(const prun::BuildMesh& e) {
@@ -65,6 +66,7 @@ void Head::perform(const prun::StartStage& e) {
   const HeadStage& stage = options_.stages.at(e.stage);
   stage_began_ = step_began_ = head_now();
   stage_begin_step_ = e.steps_done;
+  layout_.clear(); // the state of another stage may hold other tensors
   observer_.event("stage", stage.spec.name, {{"stage", e.stage}, {"steps_done", e.steps_done}});
   send_rank(StartStage{static_cast<std::int32_t>(e.stage), e.steps_done});
   if (stage.spec.kind == StageKind::kRl) rollout_event(pr::BeginTraining{stage.plan, run_.position().version, e.steps_done});
@@ -105,12 +107,14 @@ void Head::perform(const prun::Ended& e) { end(e.exit, e.reason); }
 void Head::step_done(const StepDone& message) {
   if (message.version.epoch != run_.epoch()) return;
   report_step(message);
+  hold_commit_ = true;
   run_event(prun::StepDone{message.version});
   if (batch_ && message.version == PolicyVersion{batch_->from.epoch, batch_->from.step + 1}) {
     report_samples(batch_->prompts);
     batch_.reset();
     rollout_event(pr::StepDone{message.version});
   }
+  hold_commit_ = false;
   request_commit();
 }
 
@@ -138,7 +142,7 @@ void Head::commit_event(const pc::Event& event) {
 
 // The ledger of the commit is the one right after the step: the rollout director has seen it by now.
 void Head::request_commit() {
-  if (!saving_ || std::exchange(commit_requested_, true)) return;
+  if (!saving_ || hold_commit_ || std::exchange(commit_requested_, true)) return;
   saved_ledger_ = rollout_.snapshot();
   commit_event(pc::Request{saving_->version, to_json(saving_->position).dump()});
 }
@@ -205,14 +209,12 @@ void Head::perform(const pc::Saved& e) {
   observer_.event("checkpoint", "", {{"version", to_string(e.version)}});
   log_.append(protocol::control::Committed{save.position});
   run_event(prun::Saved{e.version, save.position});
-  request_commit();
 }
 
 void Head::perform(const pc::NotSaved& e) {
   if (saving_ && saving_->version == e.version) saving_.reset();
   observer_.event("checkpoint_failed", "", {{"version", to_string(e.version)}, {"error", e.error.to_string()}});
   run_event(prun::NotSaved{e.version, e.error.to_string()});
-  request_commit();
 }
 
 } // namespace troupe::actors

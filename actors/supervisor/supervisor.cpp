@@ -137,11 +137,14 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
   const SignalThread signals(head);
 
   TROUPE_TRY(const auto self_exe, open_executable("/proc/self/exe"));
+  std::promise<void> agent_ended;
   ProcessKeeper keeper([&](pid_t, ExitStatus status) {
+    agent_ended.set_value();
     if (status.code != 0 || status.signal != 0) log_error("the node agent ended: " + to_string(status) + "; see " + frame.run_folder + "/logs/node1.log");
   });
   TROUPE_TRY_STATUS(start_agent(keeper, frame, self_exe).map([](pid_t) {}));
   waiter->wait_for(head);
+  agent_ended.get_future().wait_for(std::chrono::seconds(3)); // it ends its workers; what is left is killed
   server.reset();
   std::error_code ec;
   fs::remove_all(folder, ec);

@@ -15,7 +15,8 @@ constexpr std::string_view kFormat = "troupe-commit-1";
 nlohmann::json body_of(const CommitText& commit) {
   nlohmann::json body = to_json(commit.record);
   auto files = nlohmann::json::array();
-  for (const FileEntry& file : commit.files) files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex64(file.checksum)}});
+  for (const FileEntry& file : commit.files)
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex64(file.checksum)}});
   body["format"] = kFormat;
   body["files"] = std::move(files);
   body["state"] = to_json(commit.layout);
@@ -23,20 +24,24 @@ nlohmann::json body_of(const CommitText& commit) {
   return body;
 }
 
-std::string dump(const nlohmann::json& json) { return json.dump(1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n"; }
+std::string dump(const nlohmann::json& json) {
+  return json.dump(1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
+}
 
 Status check_files(const CommitText& commit) {
   const auto corrupt = [] { return fail(ErrorCode::kCorrupt, "the list of files is not the one of a commit"); };
   if (commit.files.size() != commit.record.blobs.size() + 1 || commit.files[0].name != kStateFile) return corrupt();
   for (std::size_t i = 0; i < commit.record.blobs.size(); ++i)
     if (commit.files[i + 1].name != blob_file(commit.record.blobs[i].name)) return corrupt();
-  if (commit.payload_begin > commit.files[0].bytes || commit.files[0].bytes - commit.payload_begin != commit.layout.bytes) return corrupt();
+  if (commit.payload_begin > commit.files[0].bytes ||
+      commit.files[0].bytes - commit.payload_begin != commit.layout.bytes)
+    return corrupt();
   for (const TensorEntry& tensor : commit.layout.tensors)
     if (!tensor.checksum) return fail(ErrorCode::kCorrupt, "tensor " + tensor.name + " has no checksum");
   return {};
 }
 
-} // namespace
+}  // namespace
 
 std::string encode(const CommitText& commit) {
   nlohmann::json body = body_of(commit);
@@ -53,7 +58,9 @@ Result<CommitText> decode(std::string_view text) {
   body.erase("digest");
   if (hash64(dump(body)) != digest) return fail(ErrorCode::kCorrupt, "does not match its digest");
   TROUPE_TRY(const std::string format, field<std::string>(body, "format"));
-  if (format != kFormat) return fail(ErrorCode::kCorrupt, "has the format \"" + format + "\", but this build reads \"" + std::string(kFormat) + "\"");
+  if (format != kFormat)
+    return fail(ErrorCode::kCorrupt,
+                "has the format \"" + format + "\", but this build reads \"" + std::string(kFormat) + "\"");
   CommitText commit;
   TROUPE_TRY(commit.record, record_from_json(body));
   const auto state = body.find("state");
@@ -61,7 +68,8 @@ Result<CommitText> decode(std::string_view text) {
   TROUPE_TRY(commit.layout, layout_from_json(*state));
   TROUPE_TRY(commit.payload_begin, field<std::uint64_t>(*state, "payload_begin"));
   const auto files = body.find("files");
-  if (files == body.end() || !files->is_array()) return fail(ErrorCode::kCorrupt, "field \"files\" is missing or of the wrong kind");
+  if (files == body.end() || !files->is_array())
+    return fail(ErrorCode::kCorrupt, "field \"files\" is missing or of the wrong kind");
   for (const nlohmann::json& row : *files) {
     FileEntry file;
     TROUPE_TRY(file.name, field<std::string>(row, "name"));
@@ -85,7 +93,9 @@ std::string safetensors_header(const StateLayout& layout) {
   std::uint64_t end = 0;
   int pads = 0;
   const auto pad_to = [&](std::uint64_t begin) {
-    if (begin > end) header["__pad." + std::to_string(pads++)] = {{"dtype", "U8"}, {"shape", {begin - end}}, {"data_offsets", {end, begin}}};
+    if (begin > end)
+      header["__pad." + std::to_string(pads++)] = {
+          {"dtype", "U8"}, {"shape", {begin - end}}, {"data_offsets", {end, begin}}};
   };
   for (const TensorEntry& tensor : layout.tensors) {
     pad_to(tensor.offset);
@@ -101,4 +111,4 @@ std::string safetensors_header(const StateLayout& layout) {
   return text + json;
 }
 
-} // namespace troupe::checkpoint
+}  // namespace troupe::checkpoint

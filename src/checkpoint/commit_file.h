@@ -24,10 +24,10 @@ struct FileEntry {
 };
 
 struct CommitText {
-  Record record;                  ///< Its blobs without their bytes.
-  StateLayout layout;             ///< Every tensor with its checksum.
-  std::uint64_t payload_begin = 0; ///< Where the region starts in the state file.
-  std::vector<FileEntry> files;   ///< The state file, then one for each blob.
+  Record record;                    ///< Its blobs without their bytes.
+  StateLayout layout;               ///< Every tensor with its checksum.
+  std::uint64_t payload_begin = 0;  ///< Where the region starts in the state file.
+  std::vector<FileEntry> files;     ///< The state file, then one for each blob.
 };
 
 [[nodiscard]] std::string encode(const CommitText& commit);
@@ -39,7 +39,8 @@ struct CommitText {
 /// The file name of a blob.
 [[nodiscard]] inline std::string blob_file(std::string_view name) { return std::string(name) + ".blob"; }
 
-/// The safetensors header of a layout, length prefix included and padded to kAlignment. Gaps become tensors "__pad.<n>", as the format allows none.
+/// The safetensors header of a layout, length prefix included and padded to kAlignment. Gaps become tensors
+/// "__pad.<n>", as the format allows none.
 [[nodiscard]] std::string safetensors_header(const StateLayout& layout);
 
-} // namespace troupe::checkpoint
+}  // namespace troupe::checkpoint

@@ -14,4 +14,4 @@ Result<std::uint64_t> hex_field(const nlohmann::json& object, const char* key) {
   return value;
 }
 
-} // namespace troupe::checkpoint
+}  // namespace troupe::checkpoint

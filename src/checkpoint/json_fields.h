@@ -20,7 +20,9 @@ namespace troupe::checkpoint {
 /// The unsigned integer or string `key` of an object. Errors: kCorrupt naming the key.
 template <class T>
 [[nodiscard]] Result<T> field(const nlohmann::json& object, const char* key) {
-  const auto corrupt = [key] { return fail(ErrorCode::kCorrupt, std::string("field \"") + key + "\" is missing or of the wrong kind"); };
+  const auto corrupt = [key] {
+    return fail(ErrorCode::kCorrupt, std::string("field \"") + key + "\" is missing or of the wrong kind");
+  };
   if (!object.is_object()) return corrupt();
   const auto found = object.find(key);
   if (found == object.end()) return corrupt();
@@ -36,4 +38,4 @@ template <class T>
 /// 16 hexadecimal digits back to a number. Errors: kCorrupt.
 [[nodiscard]] Result<std::uint64_t> hex_field(const nlohmann::json& object, const char* key);
 
-} // namespace troupe::checkpoint
+}  // namespace troupe::checkpoint

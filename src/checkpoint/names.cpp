@@ -20,15 +20,18 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-} // namespace
+}  // namespace
 
-std::string commit_name(PolicyVersion version) { return "step-" + std::to_string(version.step) + ".e" + std::to_string(version.epoch); }
+std::string commit_name(PolicyVersion version) {
+  return "step-" + std::to_string(version.step) + ".e" + std::to_string(version.epoch);
+}
 
 std::optional<PolicyVersion> parse_commit_name(std::string_view name) {
   PolicyVersion version;
-  if (!take(name, "step-") || !take_number(name, version.step) || !take(name, ".e") || !take_number(name, version.epoch) || !name.empty())
+  if (!take(name, "step-") || !take_number(name, version.step) || !take(name, ".e") ||
+      !take_number(name, version.epoch) || !name.empty())
     return std::nullopt;
   return version;
 }
 
-} // namespace troupe::checkpoint
+}  // namespace troupe::checkpoint

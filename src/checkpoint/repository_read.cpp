@@ -15,7 +15,9 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kCommitFileMax = std::uint64_t{1} << 30;
 
-auto damaged(const fs::path& path, const std::string& why) { return fail(ErrorCode::kCorrupt, path.string() + " is damaged: " + why); }
+auto damaged(const fs::path& path, const std::string& why) {
+  return fail(ErrorCode::kCorrupt, path.string() + " is damaged: " + why);
+}
 
 // Neither links nor pipes are followed out of a commit.
 Status expect_file(const fs::path& path, std::optional<std::uint64_t> bytes) {
@@ -42,7 +44,7 @@ std::string shape_text(const TensorEntry& tensor) {
   return text + "]";
 }
 
-} // namespace
+}  // namespace
 
 Result<std::vector<CommitName>> Repository::list() const {
   std::vector<CommitName> commits;
@@ -50,9 +52,11 @@ Result<std::vector<CommitName>> Repository::list() const {
   fs::directory_iterator entry(folder_, error);
   if (error == std::errc::no_such_file_or_directory) return commits;
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
-    if (const auto version = parse_commit_name(entry->path().filename().string())) commits.push_back({*version, entry->path()});
+    if (const auto version = parse_commit_name(entry->path().filename().string()))
+      commits.push_back({*version, entry->path()});
   if (error) return tl::unexpected(system_error("list", folder_, error.value()));
-  std::sort(commits.begin(), commits.end(), [](const CommitName& a, const CommitName& b) { return a.version > b.version; });
+  std::sort(commits.begin(), commits.end(),
+            [](const CommitName& a, const CommitName& b) { return a.version > b.version; });
   return commits;
 }
 
@@ -73,14 +77,16 @@ Result<Loaded> Repository::load(const fs::path& commit_folder) const {
     const FileEntry& file = commit.files[i + 1];
     TROUPE_TRY_STATUS(expect_file(commit_folder / file.name, file.bytes));
     TROUPE_TRY(commit.record.blobs[i].bytes, read_file(commit_folder / file.name, file.bytes));
-    if (hash64(commit.record.blobs[i].bytes) != file.checksum) return damaged(commit_folder / file.name, "it does not match its checksum");
+    if (hash64(commit.record.blobs[i].bytes) != file.checksum)
+      return damaged(commit_folder / file.name, "it does not match its checksum");
   }
   const fs::path state_path = commit_folder / kStateFile;
   TROUPE_TRY_STATUS(expect_file(state_path, commit.files[0].bytes));
   TROUPE_TRY(MappedFile state, MappedFile::open(state_path));
   if (state.bytes().size() != commit.files[0].bytes) return damaged(state_path, "it changes while it is read");
   TROUPE_TRY_STATUS(check_state(commit, state.bytes(), state_path));
-  return Loaded(std::move(commit.record), std::move(commit.layout), std::move(state), commit.payload_begin, commit_folder);
+  return Loaded(std::move(commit.record), std::move(commit.layout), std::move(state), commit.payload_begin,
+                commit_folder);
 }
 
 Status Repository::verify(const fs::path& commit) const {
@@ -111,9 +117,12 @@ std::span<const std::byte> Loaded::tensor(std::string_view name) const {
 
 Status Loaded::copy_to(const StateLayout& target, std::span<std::byte> to) const {
   if (to.size() < target.bytes)
-    return fail(ErrorCode::kInvalidArgument, "a region of " + std::to_string(to.size()) + " bytes cannot take a state of " + std::to_string(target.bytes));
+    return fail(ErrorCode::kInvalidArgument, "a region of " + std::to_string(to.size()) +
+                                                 " bytes cannot take a state of " + std::to_string(target.bytes));
   std::string differences;
-  const auto note = [&differences](const std::string& text) { differences += (differences.empty() ? "" : "; ") + text; };
+  const auto note = [&differences](const std::string& text) {
+    differences += (differences.empty() ? "" : "; ") + text;
+  };
   std::vector<const TensorEntry*> sources;
   for (const TensorEntry& tensor : target.tensors) {
     const auto index = layout_.find(tensor.name);
@@ -127,10 +136,12 @@ Status Loaded::copy_to(const StateLayout& target, std::span<std::byte> to) const
   for (const TensorEntry& tensor : layout_.tensors)
     if (!target.find(tensor.name)) note(tensor.name + " is not wanted");
   if (!differences.empty())
-    return fail(ErrorCode::kInvalidArgument, "the state in " + folder_.string() + " is not the one of this run: " + differences);
+    return fail(ErrorCode::kInvalidArgument,
+                "the state in " + folder_.string() + " is not the one of this run: " + differences);
   for (std::size_t i = 0; i < sources.size(); ++i)
-    if (sources[i]->bytes > 0) std::memcpy(to.data() + target.tensors[i].offset, region().data() + sources[i]->offset, sources[i]->bytes);
+    if (sources[i]->bytes > 0)
+      std::memcpy(to.data() + target.tensors[i].offset, region().data() + sources[i]->offset, sources[i]->bytes);
   return {};
 }
 
-} // namespace troupe::checkpoint
+}  // namespace troupe::checkpoint

@@ -29,7 +29,7 @@ actors::HeadStage head_stage(const Experiment& e, const experiment::Stage& stage
     out.plan = stage.rl.plan;
   }
   out.evaluation_problems = static_cast<std::uint64_t>(stage.eval.problems);
-  if (stage.kind == StageKind::kExport) out.export_folder = fs::absolute(stage.output.path).string();
+  if (stage.kind == StageKind::kExport) out.export_folder = fs::absolute(experiment::export_folder(e, stage)).string();
   return out;
 }
 

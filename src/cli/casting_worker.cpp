@@ -31,10 +31,10 @@ actors::RankOptions rank_options(const Experiment& e, const actors::WorkerFrame&
     stage.kind = s.kind;
     stage.name = s.name;
     stage.optimizer = s.optim.adamw;
-    stage.schedule = s.optim.schedule;
+    stage.schedule = experiment::schedule_of(s);
     stage.dataset = s.data.dataset;
     stage.task_examples = s.data.task_examples;
-    stage.algorithm = s.rl.options;
+    stage.algorithm = experiment::algorithm_of(s);
     stage.temperature = s.sampling.temperature;
     stage.response_tokens = s.sampling.max_new_tokens;
     stage.micro_batch_tokens = e.trainer.micro_batch_tokens;
@@ -55,12 +55,7 @@ actors::RolloutWorkerOptions rollout_options(const Experiment& e, const actors::
   for (const experiment::Stage& s : e.stages) {
     actors::RolloutStage stage;
     stage.train = s.sampling;
-    stage.eval = s.sampling;
-    stage.eval.temperature = 0;
-    stage.eval.top_p = 1;
-    stage.eval.top_k = 0;
-    stage.eval.min_p = 0;
-    if (s.eval.max_new_tokens > 0) stage.eval.max_new_tokens = s.eval.max_new_tokens;
+    stage.eval = experiment::evaluation_sampling(e, s);
     o.stages.push_back(std::move(stage));
   }
   return o;

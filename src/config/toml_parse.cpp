@@ -92,7 +92,12 @@ Diagnostic describe_error(const toml::parse_error& error, std::string_view text,
   Diagnostic d{to_origin(error.source(), source), std::string(error.description()), {}, {}};
   const std::size_t at = d.message.find("cannot redefine existing ");
   if (at == std::string::npos) {
-    d.message = "not valid TOML: " + d.message;
+    // "Error while parsing floating-point: expected ..." -> "not valid TOML (floating-point): expected ..."
+    constexpr std::string_view kPrefix = "Error while parsing ";
+    const std::size_t colon = d.message.starts_with(kPrefix) ? d.message.find(": ") : std::string::npos;
+    d.message = colon == std::string::npos ? "not valid TOML: " + d.message
+                                           : "not valid TOML (" + d.message.substr(kPrefix.size(), colon - kPrefix.size()) +
+                                                 ")" + d.message.substr(colon);
     return d;
   }
   const std::size_t open = d.message.find('\'', at);

@@ -21,8 +21,8 @@ class AddedTokenMatcher {
 
   void insert(std::string_view content, const AddedToken& token);
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
-  /// The next token at or after `start`. Cost: one table look-up per byte that begins no token, else a walk of at most
-  /// the longest name.
+  /// The next token at or after `start`. Cost: one table look-up per byte that begins no token,
+  /// else a walk of at most the longest name.
   [[nodiscard]] std::optional<Match> find(std::string_view text, std::size_t start) const;
 
  private:

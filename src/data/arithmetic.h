@@ -1,6 +1,6 @@
 /// @file
-/// Arithmetic problems by rule: problem `index` is a pure function of (options, seed, split), and the splits share no
-/// question.
+/// Arithmetic problems by rule: problem `index` is a pure function of (options, seed, split), and
+/// the splits share no question.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,7 @@ struct Problem {
 
 /// Problem `index` of a split. The options passed `check_options`.
 /// Training problems are drawn at random. Evaluation problems of kind "sums" are all different until the split is used
-/// up
-/// (`distinct_problems`), then repeat.
+/// up (`distinct_problems`), then repeat.
 [[nodiscard]] Problem make_problem(const ArithmeticOptions& options, std::uint64_t seed, std::uint64_t index,
                                    Split split);
 

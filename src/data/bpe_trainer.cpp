@@ -25,8 +25,8 @@ struct Word {
   std::int64_t count = 0;
 };
 
-// Learns merges: the most frequent pair becomes a token, again and again. Equal counts: the pair whose bytes come
-// first.
+// Learns merges: the most frequent pair becomes a token, again and again. Equal counts: the pair
+// whose bytes come first.
 class Learner {
  public:
   explicit Learner(const std::map<std::string, std::int64_t>& words) {
@@ -158,8 +158,8 @@ Status learn(const VocabularyOptions& options, std::span<const std::string> corp
   return {};
 }
 
-// One token per character and word, found as whole pieces: the pattern cuts words first, longest first, then single
-// characters.
+// One token per character and word, found as whole pieces: the pattern cuts words first, longest
+// first, then single characters.
 Status add_characters(const VocabularyOptions& options, TokenizerSpec& spec) {
   if (!is_valid_utf8(options.alphabet)) return fail(ErrorCode::kInvalidArgument, "alphabet is not UTF-8");
   std::set<std::string> seen;

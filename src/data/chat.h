@@ -32,18 +32,18 @@ struct Rendered {
 /// end-of-text token after what the assistant says.
 class PromptFormat {
  public:
-  /// Errors: kNotFound for an unknown name (lists the known ones); kInvalidArgument when the tokenizer lacks a needed
-  /// token.
+  /// Errors: kNotFound for an unknown name (lists the known ones); kInvalidArgument when the
+  /// tokenizer lacks a needed token.
   [[nodiscard]] static Result<PromptFormat> create(std::string_view name, const Tokenizer& tokenizer);
 
-  /// The whole conversation. `generation_prompt` opens an assistant turn at the end. The tokenizer is the one of
-  /// `create`.
+  /// The whole conversation. `generation_prompt` opens an assistant turn at the end. The tokenizer
+  /// is the one of `create`.
   [[nodiscard]] Rendered render(std::span<const Message> messages, bool generation_prompt,
                                 const Tokenizer& tokenizer) const;
 
   /// Goes on with a conversation that ended in a generation prompt: appends what was sampled, id for id (never decoded
-  /// and encoded again), closes the turn if the sample did not, and renders the next messages. The old ids stay a
-  /// prefix of the new ones.
+  /// and encoded again), closes the turn if the sample did not, and renders the next messages. The
+  /// old ids stay a prefix of the new ones.
   void continue_with(Rendered& conversation, std::span<const std::int32_t> sampled, std::span<const Message> next,
                      bool generation_prompt, const Tokenizer& tokenizer) const;
 

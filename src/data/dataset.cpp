@@ -103,8 +103,8 @@ std::string text_of(const std::vector<Message>& messages) {
   return text;
 }
 
-// What the split is decided by: the prompt where there is one, so that a prompt never stands on both sides with two
-// completions.
+// What the split is decided by: the prompt where there is one, so that a prompt never stands on
+// both sides with two completions.
 std::string identity_of(const Example& example) {
   switch (example.kind) {
     case Example::Kind::kText:

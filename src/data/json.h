@@ -1,6 +1,6 @@
 /// @file
-/// JSON that comes from outside: checked depth, places in messages, typed access. For .cpp files only (the parser is
-/// heavy).
+/// JSON that comes from outside: checked depth, places in messages, typed access. For .cpp files
+/// only (the parser is heavy).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ inline constexpr int kJsonDepthMax = 64; ///< Deeper than any tokenizer or data 
 /// Errors: kCorrupt with line and column; also for ill-formed UTF-8 and for nesting deeper than kJsonDepthMax.
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view text, const std::string& where);
 
-/// A value inside a document that knows its place, for errors such as "t.json: model.vocab must be an object, not a
-/// string".
+/// A value inside a document that knows its place, for errors such as "t.json: model.vocab must be
+/// an object, not a string".
 class JsonView {
  public:
   JsonView(const nlohmann::json& value, std::string file, std::string path = {})

@@ -16,15 +16,15 @@ struct TokenizerOptions {
   /// A folder with tokenizer.json (or encoder.json + vocab.bpe, or vocab.json + merges.txt), a tokenizer.json, a .gguf
   /// file, or a .tiktoken rank file.
   std::string path;
-  /// For rank files only: the named splitting pattern ("qwen2", "qwen3_5", "llama3", "o200k", ...). Empty: from the
-  /// file's name.
+  /// For rank files only: the named splitting pattern ("qwen2", "qwen3_5", "llama3", "o200k", ...).
+  /// Empty: from the file's name.
   std::string pattern;
 };
 
 /// How a vocabulary is made from scratch.
 struct VocabularyOptions {
-  /// "bpe": bytes plus merges learned from a corpus. "bytes": the 256 bytes. "characters": only `alphabet` and `words`,
-  /// and `<unk>`.
+  /// "bpe": bytes plus merges learned from a corpus. "bytes": the 256 bytes. "characters": only
+  /// `alphabet` and `words`, and `<unk>`.
   std::string kind = "bytes";
   /// For "bpe": ids below the added tokens, at least 256.
   int size = 512;
@@ -49,8 +49,8 @@ enum class TooLong : std::uint8_t { kError, kTruncate };
 
 /// A JSONL file of documents to train on.
 struct DatasetOptions {
-  /// The .jsonl file. Every line is an object with `text`, or `prompt` and `completion`, or `messages`; one kind per
-  /// file.
+  /// The .jsonl file. Every line is an object with `text`, or `prompt` and `completion`, or
+  /// `messages`; one kind per file.
   std::string path;
   /// How conversations become tokens: "chatml" or "plain".
   std::string format = "chatml";

@@ -1,6 +1,6 @@
 /// @file
-/// A hash table from pairs of token ids to 64 bits: open addressing, no erase, one cache line per look-up in the common
-/// case.
+/// A hash table from pairs of token ids to 64 bits: open addressing, no erase, one cache line per
+/// look-up in the common case.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class PairTable {
     slots_.resize(slots);
   }
 
-  /// Returns false and changes nothing when the key is there. The key ~0 is reserved; at most the `count` of the
-  /// constructor.
+  /// Returns false and changes nothing when the key is there. The key ~0 is reserved; at most the
+  /// `count` of the constructor.
   bool insert(std::uint64_t key, std::uint64_t value) {
     for (std::size_t i = home(key);; i = (i + 1) & (slots_.size() - 1)) {
       if (slots_[i].key == key) return false;

@@ -18,8 +18,8 @@ constexpr std::string_view kNotSpace =
     R"(\x{0}-\x{8}\x{E}-\x{1F}\x{21}-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027})"
     R"(\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
 
-// Deep enough for every published pattern on megabytes of one character class; JIT falls back to the interpreter
-// beyond.
+// Deep enough for every published pattern on megabytes of one character class; JIT falls back to
+// the interpreter beyond.
 constexpr std::size_t kJitStackStart = 32 << 10, kJitStackMax = 8 << 20;
 constexpr std::uint32_t kMatchLimit = 50'000'000;
 

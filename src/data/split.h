@@ -1,6 +1,6 @@
 /// @file
-/// Train or evaluation: decided by a hash of the text alone, so that equal texts never stand on both sides, in any file
-/// order.
+/// Train or evaluation: decided by a hash of the text alone, so that equal texts never stand on
+/// both sides, in any file order.
 #pragma once
 
 #include <string_view>

@@ -78,8 +78,8 @@ struct Tokenizer::Compiled {
   std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> ids;
   std::size_t strip_left = 0; // spaces the decoder takes from the start of a text
 
-  // Scratch memory (and with it the piece cache) is kept from call to call, one per thread that encodes at the same
-  // time.
+  // Scratch memory (and with it the piece cache) is kept from call to call, one per thread that
+  // encodes at the same time.
   mutable std::mutex scratch_mutex;
   mutable std::vector<std::unique_ptr<EncodeScratch>> scratch_free;
 

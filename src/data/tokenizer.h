@@ -26,12 +26,12 @@ enum class Special : std::uint8_t {
 class Tokenizer {
  public:
   /// Reads whatever `path` is; see TokenizerOptions::path. `pattern` is for rank files.
-  /// Errors: kNotFound; kCorrupt with the place in the file for anything malformed; kInvalidArgument naming an
-  /// unsupported component.
+  /// Errors: kNotFound; kCorrupt with the place in the file for anything malformed;
+  /// kInvalidArgument naming an unsupported component.
   [[nodiscard]] static Result<Tokenizer> load(const std::filesystem::path& path, std::string_view pattern = {});
 
-  /// Compiles a description. Errors: kCorrupt naming the entry that contradicts another; kInvalidArgument for a pattern
-  /// that does not compile.
+  /// Compiles a description. Errors: kCorrupt naming the entry that contradicts another;
+  /// kInvalidArgument for a pattern that does not compile.
   [[nodiscard]] static Result<Tokenizer> create(TokenizerSpec spec, std::string where = {});
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -43,8 +43,8 @@ class Tokenizer {
   /// does). Cost: about 10 MB/s or more; linear up to a logarithm in the text.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, Special mode) const;
 
-  /// The text of some ids; a character that is cut off or ill-formed becomes U+FFFD. Ids outside the vocabulary give
-  /// nothing.
+  /// The text of some ids; a character that is cut off or ill-formed becomes U+FFFD. Ids outside
+  /// the vocabulary give nothing.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 
   /// Puts the begin- (and end-) of-text tokens that the tokenizer asks for round `ids`. A begin-of-text token that is

@@ -1,6 +1,6 @@
 /// @file
-/// The file formats a tokenizer can be read from. Each reader only fills a TokenizerSpec; `Tokenizer::load` picks one
-/// by the path.
+/// The file formats a tokenizer can be read from. Each reader only fills a TokenizerSpec;
+/// `Tokenizer::load` picks one by the path.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 /// @file
-/// UTF-8 as Unicode defines it: shortest forms, no surrogates, nothing above U+10FFFF; ill-formed input falls into
-/// maximal parts.
+/// UTF-8 as Unicode defines it: shortest forms, no surrogates, nothing above U+10FFFF; ill-formed
+/// input falls into maximal parts.
 #pragma once
 
 #include <cstddef>

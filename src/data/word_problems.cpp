@@ -53,8 +53,8 @@ Problem word_problem(const ArithmeticOptions& options, Rng& rng) {
   std::string story = std::string(person) + " has " + std::to_string(value) + " " + std::string(things) + ".";
   const std::int64_t steps = number(options.steps_min, options.steps_max);
   for (std::int64_t step = 0; step < steps; ++step) {
-    // Gains and losses are common; a multiplication is rare and only of small numbers, so that the answer stays of the
-    // same size.
+    // Gains and losses are common; a multiplication is rare and only of small numbers, so that the
+    // answer stays of the same size.
     const std::uint64_t what = rng.below(8);
     if (what == 0 && value >= 2 && value * 2 <= options.number_max) {
       const std::int64_t times = number(2, std::min<std::int64_t>(5, options.number_max / value));

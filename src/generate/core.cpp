@@ -22,7 +22,7 @@ Status check_ids(const Request& request, std::span<const std::int32_t> ids, std:
   return {};
 }
 
-} // namespace
+}  // namespace
 
 EngineCore::EngineCore(Forward& forward, const TextCodec* text, const CoreOptions& options, PolicyVersion version)
     : forward_(forward), text_(text), options_(options), version_(version), scheduler_(options.scheduler) {
@@ -31,7 +31,8 @@ EngineCore::EngineCore(Forward& forward, const TextCodec* text, const CoreOption
 }
 
 std::int32_t EngineCore::completion_tokens_max(const Request& request) const {
-  return std::min(request.sampling.max_new_tokens, options_.context_tokens - static_cast<std::int32_t>(request.prompt.size()));
+  return std::min(request.sampling.max_new_tokens,
+                  options_.context_tokens - static_cast<std::int32_t>(request.prompt.size()));
 }
 
 Status EngineCore::check_request(const Request& request) const {
@@ -39,26 +40,31 @@ Status EngineCore::check_request(const Request& request) const {
   if (request.prompt.empty()) return refuse(request, "the prompt is empty");
   const Prefix& prefix = request.prefix;
   if (prefix.logprobs.size() != prefix.ids.size() || prefix.versions.size() != prefix.ids.size())
-    return refuse(request, "the prefix has " + std::to_string(prefix.ids.size()) + " ids, but " + std::to_string(prefix.logprobs.size()) +
-                               " log-probs and " + std::to_string(prefix.versions.size()) + " versions");
+    return refuse(request, "the prefix has " + std::to_string(prefix.ids.size()) + " ids, but " +
+                               std::to_string(prefix.logprobs.size()) + " log-probs and " +
+                               std::to_string(prefix.versions.size()) + " versions");
   TROUPE_TRY_STATUS(check_ids(request, request.prompt, "prompt", options_.vocabulary));
   TROUPE_TRY_STATUS(check_ids(request, prefix.ids, "prefix", options_.vocabulary));
-  if (!request.sampling.stop_strings.empty() && text_ == nullptr) return refuse(request, "stop strings need a tokenizer, and there is none");
+  if (!request.sampling.stop_strings.empty() && text_ == nullptr)
+    return refuse(request, "stop strings need a tokenizer, and there is none");
 
   const auto prompt_tokens = request.prompt.size();
   if (prompt_tokens >= static_cast<std::size_t>(options_.context_tokens))
     return refuse(request, "the prompt has " + std::to_string(prompt_tokens) + " tokens, but the context holds " +
-                               std::to_string(options_.context_tokens) + " with the completion; shorten the prompt or raise context_tokens");
+                               std::to_string(options_.context_tokens) +
+                               " with the completion; shorten the prompt or raise context_tokens");
   const std::int32_t longest = static_cast<std::int32_t>(prompt_tokens) + completion_tokens_max(request);
   const int pages = scheduler_.pool().pages();
   if (scheduler_.pages_for(longest) > pages)
     return refuse(request, "a prompt of " + std::to_string(prompt_tokens) + " tokens and up to " +
                                std::to_string(completion_tokens_max(request)) + " new ones need " +
-                               std::to_string(scheduler_.pages_for(longest)) + " pages of KV cache, but there are " + std::to_string(pages) +
-                               "; raise kv_memory or lower max_new_tokens");
-  if (by_id_.contains(request.id)) return fail(ErrorCode::kAlreadyExists, "sample " + to_string(request.id) + " is already in the engine");
+                               std::to_string(scheduler_.pages_for(longest)) + " pages of KV cache, but there are " +
+                               std::to_string(pages) + "; raise kv_memory or lower max_new_tokens");
+  if (by_id_.contains(request.id))
+    return fail(ErrorCode::kAlreadyExists, "sample " + to_string(request.id) + " is already in the engine");
   if (scheduler_.waiting() >= options_.waiting_max)
-    return fail(ErrorCode::kResourceExhausted, "sample " + to_string(request.id) + ": " + std::to_string(scheduler_.waiting()) +
+    return fail(ErrorCode::kResourceExhausted, "sample " + to_string(request.id) + ": " +
+                                                   std::to_string(scheduler_.waiting()) +
                                                    " requests wait already (waiting_max)");
   return {};
 }
@@ -82,7 +88,7 @@ Status EngineCore::submit(Request request) {
     for (const std::int32_t id : completion.ids)
       if (!active->cut) active->cut = active->matcher->push(active->stream->push(id));
   }
-  if (const auto why = completion.ids.empty() ? std::nullopt : ended(*active)) { // cut off just as it ended
+  if (const auto why = completion.ids.empty() ? std::nullopt : ended(*active)) {  // cut off just as it ended
     finish(*active, *why);
     ended_early_.push_back(std::move(completion));
     return {};
@@ -129,7 +135,8 @@ void EngineCore::fill_batch(std::span<const Work> work) {
     const auto pages = scheduler_.pages(w.slot);
     segment.pages.assign(pages.begin(), pages.end());
     for (std::int32_t t = w.begin; t < w.begin + w.count; ++t) {
-      batch_.ids.push_back(t < prompt_tokens ? prompt[static_cast<std::size_t>(t)] : completion[static_cast<std::size_t>(t - prompt_tokens)]);
+      batch_.ids.push_back(t < prompt_tokens ? prompt[static_cast<std::size_t>(t)]
+                                             : completion[static_cast<std::size_t>(t - prompt_tokens)]);
       batch_.positions.push_back(t);
     }
     if (w.samples) rows_.push_back(segment.end - 1);
@@ -148,7 +155,7 @@ void EngineCore::run_work(std::span<const Work> work, StepReport& report) {
     report.finished.push_back(take(work[0].slot, Finish::kError, std::move(logits).error().message));
     return;
   }
-  for (const Work& w : work) run_work({&w, 1}, report); // whoever made it fail, fails alone
+  for (const Work& w : work) run_work({&w, 1}, report);  // whoever made it fail, fails alone
 }
 
 void EngineCore::apply(std::span<const Work> work, std::span<const float> logits, StepReport& report) {
@@ -163,7 +170,8 @@ void EngineCore::apply(std::span<const Work> work, std::span<const float> logits
     } else {
       ++report.sampled;
       scheduler_.advance(w, true);
-      if (const auto why = ended(*active_[static_cast<std::size_t>(w.slot)])) report.finished.push_back(take(w.slot, *why));
+      if (const auto why = ended(*active_[static_cast<std::size_t>(w.slot)]))
+        report.finished.push_back(take(w.slot, *why));
     }
     logits = logits.subspan(static_cast<std::size_t>(options_.logit_stride));
   }
@@ -185,7 +193,7 @@ std::optional<std::string> EngineCore::sample(const Work& work, std::span<const 
   if (active.matcher && !active.cut) {
     const auto& stops = active.sampling.stop_ids;
     const bool stop_id = std::find(stops.begin(), stops.end(), sampled.id) != stops.end();
-    if (!stop_id) active.cut = active.matcher->push(active.stream->push(sampled.id)); // a stop id is no text
+    if (!stop_id) active.cut = active.matcher->push(active.stream->push(sampled.id));  // a stop id is no text
   }
   return std::nullopt;
 }
@@ -202,7 +210,7 @@ void EngineCore::finish(Active& active, Finish why) const {
   Completion& completion = active.completion;
   completion.finish = why;
   completion.text_tokens_kept = completion.ids.size();
-  if (why == Finish::kStop && !active.cut) --completion.text_tokens_kept; // the stop id
+  if (why == Finish::kStop && !active.cut) --completion.text_tokens_kept;  // the stop id
   if (text_ == nullptr) return;
   const std::span<const std::int32_t> ids(completion.ids);
   if (!active.cut) {
@@ -211,7 +219,7 @@ void EngineCore::finish(Active& active, Finish why) const {
     return;
   }
   completion.text = active.matcher->text().substr(0, *active.cut);
-  for (;; --completion.text_tokens_kept) { // the longest run of tokens whose text is all there
+  for (;; --completion.text_tokens_kept) {  // the longest run of tokens whose text is all there
     const std::string kept = text_->decode(ids.first(completion.text_tokens_kept));
     completion.text_bytes_kept = kept.size();
     if (completion.text_tokens_kept == 0 || completion.text.starts_with(kept)) return;
@@ -266,4 +274,4 @@ EngineStats EngineCore::stats() const {
   return stats;
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

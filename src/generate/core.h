@@ -1,5 +1,6 @@
 /// @file
-/// The engine without tensors: requests, scheduling, sampling, stopping. The forward pass is an interface, so that tests bring their own.
+/// The engine without tensors: requests, scheduling, sampling, stopping. The forward pass is an interface, so that
+/// tests bring their own.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,10 @@ class Forward {
   virtual ~Forward() = default;
   /// Copies whole pages, in order.
   virtual void copy_pages(std::span<const PageCopy> copies) = 0;
-  /// Runs the batch, writes its KV entries and gives the logits of `rows`: [rows, logit_stride], valid until the next call.
-  [[nodiscard]] virtual Result<std::span<const float>> run(const model::CachedBatch& batch, std::span<const std::int32_t> rows) = 0;
+  /// Runs the batch, writes its KV entries and gives the logits of `rows`: [rows, logit_stride], valid until the next
+  /// call.
+  [[nodiscard]] virtual Result<std::span<const float>> run(const model::CachedBatch& batch,
+                                                           std::span<const std::int32_t> rows) = 0;
 };
 
 /// Decodes the text of one completion token by token; made by TextCodec.
@@ -79,10 +82,10 @@ class EngineCore {
     SamplingParams sampling;
     Completion completion;
     Rng rng{0, RngStream::kSampling};
-    std::int32_t tokens_max = 0; // of the completion
-    std::unique_ptr<TextStream> stream; // only with stop strings
+    std::int32_t tokens_max = 0;         // of the completion
+    std::unique_ptr<TextStream> stream;  // only with stop strings
     std::optional<StopMatcher> matcher;
-    std::optional<std::size_t> cut; // where the stop string begins
+    std::optional<std::size_t> cut;  // where the stop string begins
   };
 
   [[nodiscard]] Status check_request(const Request& request) const;
@@ -101,12 +104,12 @@ class EngineCore {
   PolicyVersion version_;
   Scheduler scheduler_;
   Sampler sampler_;
-  std::vector<std::unique_ptr<Active>> active_; // by slot
+  std::vector<std::unique_ptr<Active>> active_;  // by slot
   std::map<SampleId, std::int32_t> by_id_;
-  std::vector<Completion> ended_early_; // their prefixes were complete when they were submitted
+  std::vector<Completion> ended_early_;  // their prefixes were complete when they were submitted
   model::CachedBatch batch_;
   std::vector<std::int32_t> rows_;
   EngineStats stats_;
 };
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

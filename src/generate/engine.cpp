@@ -16,7 +16,7 @@
 namespace troupe::generate {
 namespace {
 
-constexpr std::int32_t kScoreRows = 64; // logits kept at once by score()
+constexpr std::int32_t kScoreRows = 64;  // logits kept at once by score()
 
 class TokenizerStream final : public TextStream {
  public:
@@ -39,7 +39,8 @@ class TokenizerCodec final : public TextCodec {
 
 class ModelForward final : public Forward {
  public:
-  ModelForward(model::Model& model, int pages, int page_tokens) : model_(&model), cache_(model.spec(), pages, page_tokens) {}
+  ModelForward(model::Model& model, int pages, int page_tokens)
+      : model_(&model), cache_(model.spec(), pages, page_tokens) {}
 
   void copy_pages(std::span<const PageCopy> copies) override {
     for (const PageCopy& copy : copies) cache_.copy_page(copy.from, copy.to);
@@ -59,7 +60,7 @@ class ModelForward final : public Forward {
 
  private:
   static at::Tensor gather(const at::Tensor& hidden, std::span<const std::int32_t> rows) {
-    if (static_cast<std::int64_t>(rows.size()) == hidden.size(0)) return hidden; // every segment is one decoded token
+    if (static_cast<std::int64_t>(rows.size()) == hidden.size(0)) return hidden;  // every segment is one decoded token
     at::Tensor picked = hidden.new_empty({static_cast<std::int64_t>(rows.size()), hidden.size(1)});
     const auto width = static_cast<std::size_t>(hidden.size(1));
     const float* from = hidden.const_data_ptr<float>();
@@ -81,7 +82,8 @@ int pages_of(const model::ModelSpec& spec, const EngineOptions& options) {
 
 CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& options) {
   CoreOptions core;
-  core.scheduler = {pages_of(spec, options), options.page_tokens, options.sequences_max, options.prefill_tokens, options.cached_prompts_max};
+  core.scheduler = {pages_of(spec, options), options.page_tokens, options.sequences_max, options.prefill_tokens,
+                    options.cached_prompts_max};
   core.vocabulary = static_cast<int>(spec.used_vocab());
   core.logit_stride = static_cast<int>(spec.vocab_size);
   core.context_tokens = options.context_tokens > 0 ? options.context_tokens : static_cast<int>(spec.context);
@@ -89,16 +91,21 @@ CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& opti
   return core;
 }
 
-} // namespace
+}  // namespace
 
 struct Engine::Impl {
   Impl(model::Model& m, const data::Tokenizer* tokenizer, EngineOptions o, PolicyVersion version)
-      : model(m), options(o), sizes(core_options(m.spec(), o)), forward(m, sizes.scheduler.pages, o.page_tokens),
-        codec(tokenizer == nullptr ? nullptr : std::make_unique<TokenizerCodec>(*tokenizer)), core(forward, codec.get(), sizes, version) {}
+      : model(m),
+        options(o),
+        sizes(core_options(m.spec(), o)),
+        forward(m, sizes.scheduler.pages, o.page_tokens),
+        codec(tokenizer == nullptr ? nullptr : std::make_unique<TokenizerCodec>(*tokenizer)),
+        core(forward, codec.get(), sizes, version) {}
 
-  // Rows of one sequence, at most prefill_tokens at a time; appends the log-probs of the tokens after rows [scored_from, ...).
-  Status score_chunk(Forward& pass, std::span<const std::int32_t> ids, std::int32_t begin, std::int32_t end, std::int32_t scored_from,
-                     float temperature, std::vector<float>& out) const;
+  // Rows of one sequence, at most prefill_tokens at a time; appends the log-probs of the tokens after rows
+  // [scored_from, ...).
+  Status score_chunk(Forward& pass, std::span<const std::int32_t> ids, std::int32_t begin, std::int32_t end,
+                     std::int32_t scored_from, float temperature, std::vector<float>& out) const;
 
   model::Model& model;
   EngineOptions options;
@@ -147,7 +154,7 @@ Status Engine::Impl::score_chunk(Forward& pass, std::span<const std::int32_t> id
   out.resize(first + rows.size());
   kernels::LogprobForward args;
   args.logits = logits.data();
-  args.targets = ids.data() + begin + rows.front() + 1; // scored rows are consecutive
+  args.targets = ids.data() + begin + rows.front() + 1;  // scored rows are consecutive
   args.logprob = out.data() + first;
   args.rows = static_cast<std::int64_t>(rows.size());
   args.vocab = sizes.vocabulary;
@@ -157,22 +164,29 @@ Status Engine::Impl::score_chunk(Forward& pass, std::span<const std::int32_t> id
   return {};
 }
 
-Result<std::vector<float>> Engine::score(std::span<const std::int32_t> ids, std::int32_t prompt_len, double temperature, bool decode_path) {
+Result<std::vector<float>> Engine::score(std::span<const std::int32_t> ids, std::int32_t prompt_len, double temperature,
+                                         bool decode_path) {
   const auto tokens = static_cast<std::int32_t>(ids.size());
   if (prompt_len < 1 || prompt_len > tokens || tokens > impl_->sizes.context_tokens)
-    return fail(ErrorCode::kInvalidArgument, "cannot score " + std::to_string(tokens) + " tokens with a prompt of " + std::to_string(prompt_len) +
-                                                 " in a context of " + std::to_string(impl_->sizes.context_tokens));
-  if (!(temperature > 0)) return fail(ErrorCode::kInvalidArgument, "cannot score at temperature " + std::to_string(temperature));
+    return fail(ErrorCode::kInvalidArgument, "cannot score " + std::to_string(tokens) + " tokens with a prompt of " +
+                                                 std::to_string(prompt_len) + " in a context of " +
+                                                 std::to_string(impl_->sizes.context_tokens));
+  if (!(temperature > 0))
+    return fail(ErrorCode::kInvalidArgument, "cannot score at temperature " + std::to_string(temperature));
   for (const std::int32_t id : ids)
     if (id < 0 || id >= impl_->sizes.vocabulary)
-      return fail(ErrorCode::kInvalidArgument, "cannot score token id " + std::to_string(id) + ": the vocabulary ends at " +
+      return fail(ErrorCode::kInvalidArgument, "cannot score token id " + std::to_string(id) +
+                                                   ": the vocabulary ends at " +
                                                    std::to_string(impl_->sizes.vocabulary - 1));
   std::vector<float> out;
   out.reserve(static_cast<std::size_t>(tokens - prompt_len));
-  ModelForward pass(impl_->model, (tokens + impl_->options.page_tokens - 1) / impl_->options.page_tokens, impl_->options.page_tokens);
-  for (std::int32_t begin = 0; begin + 1 < tokens;) { // the last token has no successor to score
+  ModelForward pass(impl_->model, (tokens + impl_->options.page_tokens - 1) / impl_->options.page_tokens,
+                    impl_->options.page_tokens);
+  for (std::int32_t begin = 0; begin + 1 < tokens;) {  // the last token has no successor to score
     const std::int32_t decode_from = decode_path ? prompt_len : tokens;
-    const std::int32_t chunk = begin >= decode_from ? 1 : begin < prompt_len - 1 ? impl_->options.prefill_tokens : kScoreRows;
+    const std::int32_t chunk = begin >= decode_from     ? 1
+                               : begin < prompt_len - 1 ? impl_->options.prefill_tokens
+                                                        : kScoreRows;
     std::int32_t end = std::min(begin + chunk, tokens);
     for (const std::int32_t edge : {prompt_len - 1, decode_from})
       if (begin < edge) end = std::min(end, edge);
@@ -182,4 +196,4 @@ Result<std::vector<float>> Engine::score(std::span<const std::int32_t> ids, std:
   return out;
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

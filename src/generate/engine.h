@@ -24,22 +24,24 @@ namespace troupe::generate {
 
 /// A continuous-batching engine over a paged KV cache.
 ///
-/// Ownership: `model` and `tokenizer` outlive the engine; the model's parameters change only between steps, followed by weights_changed().
-/// Blocking: step() computes; everything else is cheap except score(). One thread at a time.
-/// Determinism: a completion depends on (seed, id, prompt, sampling, weights) only: not on what else is in the batch, on chunking,
-/// preemption, sharing of prompts, abort and continuation, or on the engine.
+/// Ownership: `model` and `tokenizer` outlive the engine; the model's parameters change only between steps, followed by
+/// weights_changed(). Blocking: step() computes; everything else is cheap except score(). One thread at a time.
+/// Determinism: a completion depends on (seed, id, prompt, sampling, weights) only: not on what else is in the batch,
+/// on chunking, preemption, sharing of prompts, abort and continuation, or on the engine.
 class Engine {
  public:
-  /// `tokenizer` may be null: completions then have no text and stop strings are refused. `version` names the weights the model holds.
+  /// `tokenizer` may be null: completions then have no text and stop strings are refused. `version` names the weights
+  /// the model holds.
   Engine(model::Model& model, const data::Tokenizer* tokenizer, EngineOptions options, PolicyVersion version = {});
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
   ~Engine();
 
-  /// Queues a request. Errors: kInvalidArgument (empty prompt, id outside the vocabulary, prompt or completion longer than the context
-  /// or the KV cache, bad sampling value), kAlreadyExists (id), kResourceExhausted (waiting_max).
+  /// Queues a request. Errors: kInvalidArgument (empty prompt, id outside the vocabulary, prompt or completion longer
+  /// than the context or the KV cache, bad sampling value), kAlreadyExists (id), kResourceExhausted (waiting_max).
   [[nodiscard]] Status submit(Request request);
-  /// One forward pass of everything that is due. Does nothing when idle. A request that fails is among the finished with kError.
+  /// One forward pass of everything that is due. Does nothing when idle. A request that fails is among the finished
+  /// with kError.
   StepReport step();
   /// True when a step would do nothing.
   [[nodiscard]] bool idle() const;
@@ -50,15 +52,17 @@ class Engine {
   std::vector<Completion> abort_group(std::uint64_t group);
   std::vector<Completion> abort_all();
 
-  /// The model's parameters are now those of `version`. KV entries of other weights are never used for a request that was not
-  /// running, whatever `mode`. Tells the model too (Model::weights_changed).
+  /// The model's parameters are now those of `version`. KV entries of other weights are never used for a request that
+  /// was not running, whatever `mode`. Tells the model too (Model::weights_changed).
   void weights_changed(PolicyVersion version, OnUpdate mode);
   void weights_changed(PolicyVersion version);
   [[nodiscard]] PolicyVersion version() const;
 
-  /// Log-probs of ids[prompt_len, end) at `temperature` over the whole vocabulary, through the generation forward: in prefill chunks, or
-  /// token by token. Running requests are not disturbed (own KV pages). Errors: kInvalidArgument, kInternal (the forward threw).
-  [[nodiscard]] Result<std::vector<float>> score(std::span<const std::int32_t> ids, std::int32_t prompt_len, double temperature, bool decode_path);
+  /// Log-probs of ids[prompt_len, end) at `temperature` over the whole vocabulary, through the generation forward: in
+  /// prefill chunks, or token by token. Running requests are not disturbed (own KV pages). Errors: kInvalidArgument,
+  /// kInternal (the forward threw).
+  [[nodiscard]] Result<std::vector<float>> score(std::span<const std::int32_t> ids, std::int32_t prompt_len,
+                                                 double temperature, bool decode_path);
 
   [[nodiscard]] EngineStats stats() const;
 
@@ -67,4 +71,4 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

@@ -32,4 +32,4 @@ int PagePool::references(std::int32_t page) const {
   return references_[static_cast<std::size_t>(page)];
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

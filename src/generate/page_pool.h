@@ -8,8 +8,8 @@
 
 namespace troupe::generate {
 
-/// Reference-counted pages, a fixed number of them. A page that several hold is read-only: who wants to write copies it first.
-/// Taking and giving back are O(1); giving back a page that nobody holds stops the process.
+/// Reference-counted pages, a fixed number of them. A page that several hold is read-only: who wants to write copies it
+/// first. Taking and giving back are O(1); giving back a page that nobody holds stops the process.
 class PagePool {
  public:
   explicit PagePool(int pages);
@@ -26,7 +26,7 @@ class PagePool {
 
  private:
   std::vector<int> references_;
-  std::vector<std::int32_t> free_; // a stack: the page freed last is the warmest
+  std::vector<std::int32_t> free_;  // a stack: the page freed last is the warmest
 };
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

@@ -7,7 +7,8 @@
 
 namespace troupe::generate {
 
-Prompt::Prompt(std::vector<std::int32_t> prompt_ids) : ids(std::move(prompt_ids)), hash(hash64(std::as_bytes(std::span(ids)))) {}
+Prompt::Prompt(std::vector<std::int32_t> prompt_ids)
+    : ids(std::move(prompt_ids)), hash(hash64(std::as_bytes(std::span(ids)))) {}
 
 const std::vector<std::int32_t>* PromptCache::find(const Prompt& prompt) {
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
@@ -53,4 +54,4 @@ void PromptCache::drop(std::list<Entry>::iterator entry) {
   entries_.erase(entry);
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

@@ -17,12 +17,15 @@ struct Prompt {
   explicit Prompt(std::vector<std::int32_t> prompt_ids);
   std::vector<std::int32_t> ids;
   std::uint64_t hash;
-  [[nodiscard]] bool same_as(const Prompt& other) const { return this == &other || (hash == other.hash && ids == other.ids); }
+  [[nodiscard]] bool same_as(const Prompt& other) const {
+    return this == &other || (hash == other.hash && ids == other.ids);
+  }
 };
 using SharedPrompt = std::shared_ptr<const Prompt>;
 
 /// Complete prompts of the weights in use, least recently used last. Holds a reference on their pages.
-/// The weights' version is the salt of every key: the owner calls clear() when it changes, so entries of two versions never meet.
+/// The weights' version is the salt of every key: the owner calls clear() when it changes, so entries of two versions
+/// never meet.
 class PromptCache {
  public:
   PromptCache(PagePool& pool, int entries_max) : pool_(pool), entries_max_(entries_max) {}
@@ -47,7 +50,7 @@ class PromptCache {
 
   PagePool& pool_;
   int entries_max_;
-  std::list<Entry> entries_; // most recently used first
+  std::list<Entry> entries_;  // most recently used first
 };
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

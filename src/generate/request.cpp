@@ -4,10 +4,14 @@ namespace troupe::generate {
 
 std::string_view to_string(Finish finish) {
   switch (finish) {
-    case Finish::kStop: return "stop";
-    case Finish::kLength: return "length";
-    case Finish::kAborted: return "aborted";
-    case Finish::kError: return "error";
+    case Finish::kStop:
+      return "stop";
+    case Finish::kLength:
+      return "length";
+    case Finish::kAborted:
+      return "aborted";
+    case Finish::kError:
+      return "error";
   }
   return "unknown";
 }
@@ -16,4 +20,4 @@ Prefix prefix_of(const Completion& completion) {
   return {completion.ids, completion.logprobs, completion.versions, completion.kv_oldest};
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

@@ -18,40 +18,42 @@ struct Prefix {
   std::vector<std::int32_t> ids;
   std::vector<float> logprobs;
   std::vector<PolicyVersion> versions;
-  PolicyVersion kv_oldest; ///< Of that completion.
+  PolicyVersion kv_oldest;  ///< Of that completion.
 };
 
 /// One completion to sample.
 struct Request {
-  SampleId id;             ///< Names the randomness; unique among the requests an engine holds.
-  std::uint64_t group = 0; ///< For abort_group. Prompts are shared by content, whatever the group.
-  std::uint64_t seed = 0;  ///< The run's seed.
+  SampleId id;              ///< Names the randomness; unique among the requests an engine holds.
+  std::uint64_t group = 0;  ///< For abort_group. Prompts are shared by content, whatever the group.
+  std::uint64_t seed = 0;   ///< The run's seed.
   std::vector<std::int32_t> prompt;
-  Prefix prefix; ///< Continues an aborted completion: same randomness, hence the same tokens under the same weights.
+  Prefix prefix;  ///< Continues an aborted completion: same randomness, hence the same tokens under the same weights.
   SamplingParams sampling;
 };
 
 /// Why a completion ended, as the sampler knew it; never derived from the ids.
 enum class Finish : std::uint8_t {
-  kStop = 1,    ///< A stop id or a stop string.
-  kLength = 2,  ///< max_new_tokens, or the context is full.
-  kAborted = 3, ///< By the caller; may be continued as a Prefix.
-  kError = 4,   ///< See Completion::error.
+  kStop = 1,     ///< A stop id or a stop string.
+  kLength = 2,   ///< max_new_tokens, or the context is full.
+  kAborted = 3,  ///< By the caller; may be continued as a Prefix.
+  kError = 4,    ///< See Completion::error.
 };
 
-/// A sampled completion. `ids`, `logprobs` and `versions` have equal lengths and hold every token that was sampled, a stop id included.
+/// A sampled completion. `ids`, `logprobs` and `versions` have equal lengths and hold every token that was sampled, a
+/// stop id included.
 struct Completion {
   SampleId id;
   std::uint64_t group = 0;
   std::vector<std::int32_t> ids;
-  std::vector<float> logprobs; ///< Under the distribution sampled from (temperature, truncation renormalised); greedy: at temperature 1.
-  std::vector<PolicyVersion> versions; ///< The weights that sampled each token.
+  std::vector<float> logprobs;  ///< Under the distribution sampled from (temperature, truncation renormalised); greedy:
+                                ///< at temperature 1.
+  std::vector<PolicyVersion> versions;  ///< The weights that sampled each token.
   Finish finish = Finish::kAborted;
-  std::string text;                  ///< Decoded, without stop id and from the stop string on cut. Empty without a tokenizer.
+  std::string text;  ///< Decoded, without stop id and from the stop string on cut. Empty without a tokenizer.
   std::size_t text_tokens_kept = 0;  ///< decode(ids[0, kept)) is text[0, text_bytes_kept).
   std::size_t text_bytes_kept = 0;   ///< Less than text.size() when a stop string begins inside a token.
-  PolicyVersion kv_oldest;           ///< The oldest weights behind any KV entry that any of the tokens was sampled from.
-  std::string error;                 ///< One sentence; only with kError.
+  PolicyVersion kv_oldest;  ///< The oldest weights behind any KV entry that any of the tokens was sampled from.
+  std::string error;        ///< One sentence; only with kError.
 };
 
 /// "stop", "length", "aborted", "error".
@@ -60,4 +62,4 @@ struct Completion {
 /// What continues an aborted completion.
 [[nodiscard]] Prefix prefix_of(const Completion& completion);
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

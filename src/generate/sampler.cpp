@@ -59,7 +59,7 @@ Status bad(std::string_view name, double value, std::string_view range) {
   return fail(ErrorCode::kInvalidArgument, text.str());
 }
 
-} // namespace
+}  // namespace
 
 Sampled Sampler::sample(std::span<const float> logits, const SamplingParams& params, double uniform) {
   const float max = largest(logits);
@@ -81,13 +81,15 @@ Sampled Sampler::sample(std::span<const float> logits, const SamplingParams& par
   const bool filtered = (params.top_k > 0 && params.top_k < whole) || params.top_p < 1 || params.min_p > 0;
   if (filtered) truncate(params, total);
   if (!filtered || static_cast<int>(candidates_.size()) == whole) {
-    const auto id = static_cast<std::int32_t>(draw(weights_, total, uniform, [](float w) { return static_cast<double>(w); }));
+    const auto id =
+        static_cast<std::int32_t>(draw(weights_, total, uniform, [](float w) { return static_cast<double>(w); }));
     return {id, full_logprob(logits, id, params.temperature), whole};
   }
 
   double mass = 0;
   for (const Candidate& c : candidates_) mass += static_cast<double>(c.weight);
-  const std::size_t chosen = draw(candidates_, mass, uniform, [](const Candidate& c) { return static_cast<double>(c.weight); });
+  const std::size_t chosen =
+      draw(candidates_, mass, uniform, [](const Candidate& c) { return static_cast<double>(c.weight); });
   const std::int32_t id = candidates_[chosen].id;
   const double logit = static_cast<double>(logits[static_cast<std::size_t>(id)] - max) / params.temperature;
   return {id, static_cast<float>(logit - std::log(mass)), static_cast<int>(candidates_.size())};
@@ -96,12 +98,15 @@ Sampled Sampler::sample(std::span<const float> logits, const SamplingParams& par
 void Sampler::truncate(const SamplingParams& params, double total) {
   candidates_.resize(weights_.size());
   for (std::size_t i = 0; i < weights_.size(); ++i) candidates_[i] = {weights_[i], static_cast<std::int32_t>(i)};
-  const auto before = [](const Candidate& a, const Candidate& b) { return a.weight != b.weight ? a.weight > b.weight : a.id < b.id; };
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  };
   double mass = total;
   if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < candidates_.size()) {
     std::nth_element(candidates_.begin(), candidates_.begin() + params.top_k, candidates_.end(), before);
     candidates_.resize(static_cast<std::size_t>(params.top_k));
-    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    std::sort(candidates_.begin(), candidates_.end(),
+              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
     mass = 0;
     for (const Candidate& c : candidates_) mass += static_cast<double>(c.weight);
   }
@@ -113,7 +118,7 @@ void Sampler::truncate(const SamplingParams& params, double total) {
   auto heap_end = candidates_.end();
   for (double sum = 0; heap_end != candidates_.begin();) {
     const Candidate& next = candidates_.front();
-    const bool first = heap_end == candidates_.end(); // always stays
+    const bool first = heap_end == candidates_.end();  // always stays
     if (!first && (sum >= enough || static_cast<double>(next.weight) < params.min_p * (1 - kTolerance))) break;
     sum += static_cast<double>(next.weight);
     std::pop_heap(candidates_.begin(), heap_end--, after);
@@ -123,7 +128,7 @@ void Sampler::truncate(const SamplingParams& params, double total) {
 }
 
 Status check(const SamplingParams& p) {
-  constexpr double kColdest = 1e-3; // below this z / temperature leaves float32
+  constexpr double kColdest = 1e-3;  // below this z / temperature leaves float32
   if (!(p.temperature == 0 || (p.temperature >= kColdest && std::isfinite(p.temperature))))
     return bad("temperature", p.temperature, "0 (greedy) or at least 0.001");
   if (!(p.top_p > 0 && p.top_p <= 1)) return bad("top_p", p.top_p, "above 0 and at most 1");
@@ -131,8 +136,10 @@ Status check(const SamplingParams& p) {
   if (p.top_k < 0) return bad("top_k", p.top_k, "0 (all) or more");
   if (p.max_new_tokens < 1) return bad("max_new_tokens", p.max_new_tokens, "at least 1");
   for (const std::string& stop : p.stop_strings)
-    if (stop.empty()) return fail(ErrorCode::kInvalidArgument, "sampling: stop_strings holds an empty string, which would stop everywhere");
+    if (stop.empty())
+      return fail(ErrorCode::kInvalidArgument,
+                  "sampling: stop_strings holds an empty string, which would stop everywhere");
   return {};
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

@@ -9,7 +9,8 @@ namespace troupe::generate {
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options), pool_(options.pages), cache_(pool_, options.cached_prompts_max) {
-  TROUPE_CHECK(options.page_tokens >= 1 && options.sequences_max >= 1 && options.prefill_tokens >= 1, "scheduler sizes are at least 1");
+  TROUPE_CHECK(options.page_tokens >= 1 && options.sequences_max >= 1 && options.prefill_tokens >= 1,
+               "scheduler sizes are at least 1");
 }
 
 std::int32_t Scheduler::add(SharedPrompt prompt, std::int32_t tokens) {
@@ -41,16 +42,17 @@ const Plan& Scheduler::plan() {
   plan_.copies.clear();
   plan_.preempted = 0;
   prefill_left_ = options_.prefill_tokens;
-  for (std::size_t i = 0; i < running_.size(); ++i) schedule(running_[i]); // preemption shortens the list from its end
+  for (std::size_t i = 0; i < running_.size(); ++i) schedule(running_[i]);  // preemption shortens the list from its end
   if (plan_.preempted == 0) admit();
-  TROUPE_CHECK(!plan_.work.empty() || (running_.empty() && waiting_.empty()), "a step must do something while there is something to do");
+  TROUPE_CHECK(!plan_.work.empty() || (running_.empty() && waiting_.empty()),
+               "a step must do something while there is something to do");
   return plan_;
 }
 
 void Scheduler::schedule(std::int32_t slot) {
   Sequence& sequence = at(slot);
   std::int32_t count = sequence.tokens - sequence.computed;
-  if (count > 1) { // prefill; its last token too, as the budget is for rows that come in bulk
+  if (count > 1) {  // prefill; its last token too, as the budget is for rows that come in bulk
     count = std::min(count, prefill_left_);
     if (count == 0) return;
     prefill_left_ -= count;
@@ -112,7 +114,7 @@ void Scheduler::release_pages(Sequence& sequence) {
 void Scheduler::admit() {
   for (std::size_t i = 0; i < waiting_.size() && running() < options_.sequences_max && prefill_left_ > 0;) {
     const std::int32_t slot = waiting_[i];
-    if (prompt_in_progress(*at(slot).prompt)) { // will share soon
+    if (prompt_in_progress(*at(slot).prompt)) {  // will share soon
       ++i;
       continue;
     }
@@ -138,11 +140,11 @@ bool Scheduler::admit_one(std::int32_t slot) {
   const int whole = pages_for(sequence.tokens);
   std::int32_t shared = kept == nullptr ? 0 : std::min(prompt_tokens, sequence.tokens - 1);
   const Prompt* spared = shared > 0 ? sequence.prompt.get() : nullptr;
-  int wanted = whole - shared / options_.page_tokens; // a page that is shared in part is copied
-  const int reserve = running();                      // every running sequence may need its next page soon
+  int wanted = whole - shared / options_.page_tokens;  // a page that is shared in part is copied
+  const int reserve = running();                       // every running sequence may need its next page soon
   if (pool_.free_pages() + cache_.evictable_pages(spared) < wanted + reserve) {
     if (!running_.empty()) return false;
-    spared = nullptr; // alone it fits without any kept prompt
+    spared = nullptr;  // alone it fits without any kept prompt
     kept = nullptr;
     shared = 0;
     wanted = whole;
@@ -196,4 +198,4 @@ void Scheduler::weights_changed(PolicyVersion version, OnUpdate mode) {
   running_.clear();
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

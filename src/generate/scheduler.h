@@ -43,19 +43,24 @@ struct Plan {
 
 /// Continuous batching with chunked prefill.
 ///
-/// - Every generating sequence gets one token a step; `prefill_tokens` more go to those that are not there yet, oldest first.
-/// - Sequences are admitted in order of arrival when the pages of all their known tokens are there and one is left for every running
-///   one. One whose prompt is just being computed by another waits for it and then shares its pages; it holds up nobody behind it.
-/// - When a running sequence finds no page, kept prompts go first, then the youngest running sequence loses its pages and is computed
+/// - Every generating sequence gets one token a step; `prefill_tokens` more go to those that are not there yet, oldest
+/// first.
+/// - Sequences are admitted in order of arrival when the pages of all their known tokens are there and one is left for
+/// every running
+///   one. One whose prompt is just being computed by another waits for it and then shares its pages; it holds up nobody
+///   behind it.
+/// - When a running sequence finds no page, kept prompts go first, then the youngest running sequence loses its pages
+/// and is computed
 ///   again later. So the oldest always ends, and with it every sequence.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
 
-  /// A new sequence of `tokens` known tokens, the prompt's first. Its pages at its longest must fit the pool: see pages_for().
-  /// Returns its slot: a small number, reused after remove().
+  /// A new sequence of `tokens` known tokens, the prompt's first. Its pages at its longest must fit the pool: see
+  /// pages_for(). Returns its slot: a small number, reused after remove().
   std::int32_t add(SharedPrompt prompt, std::int32_t tokens);
-  /// The next step. The reference is valid until the next call; every work of it must be reported by advance() or its slot removed.
+  /// The next step. The reference is valid until the next call; every work of it must be reported by advance() or its
+  /// slot removed.
   const Plan& plan();
   /// The work is done; `sampled`: its sequence has one more token now.
   void advance(const Work& work, bool sampled);
@@ -63,10 +68,16 @@ class Scheduler {
   /// Nothing computed so far may serve sequences that are not running. kRecomputeKv: the running ones start over too.
   void weights_changed(PolicyVersion version, OnUpdate mode);
 
-  [[nodiscard]] std::span<const std::int32_t> pages(std::int32_t slot) const { return sequences_[static_cast<std::size_t>(slot)].pages; }
+  [[nodiscard]] std::span<const std::int32_t> pages(std::int32_t slot) const {
+    return sequences_[static_cast<std::size_t>(slot)].pages;
+  }
   /// The oldest weights behind the KV entries of a running sequence.
-  [[nodiscard]] PolicyVersion kv_oldest(std::int32_t slot) const { return sequences_[static_cast<std::size_t>(slot)].kv_oldest; }
-  [[nodiscard]] int pages_for(std::int32_t tokens) const { return (tokens + options_.page_tokens - 1) / options_.page_tokens; }
+  [[nodiscard]] PolicyVersion kv_oldest(std::int32_t slot) const {
+    return sequences_[static_cast<std::size_t>(slot)].kv_oldest;
+  }
+  [[nodiscard]] int pages_for(std::int32_t tokens) const {
+    return (tokens + options_.page_tokens - 1) / options_.page_tokens;
+  }
   [[nodiscard]] int running() const { return static_cast<int>(running_.size()); }
   [[nodiscard]] int waiting() const { return static_cast<int>(waiting_.size()); }
   [[nodiscard]] const PagePool& pool() const { return pool_; }
@@ -76,13 +87,13 @@ class Scheduler {
 
  private:
   struct Sequence {
-    SharedPrompt prompt; // null: the slot is free
+    SharedPrompt prompt;  // null: the slot is free
     std::uint64_t arrival = 0;
-    std::int32_t tokens = 0;   // known
-    std::int32_t computed = 0; // have KV entries
+    std::int32_t tokens = 0;    // known
+    std::int32_t computed = 0;  // have KV entries
     std::vector<std::int32_t> pages;
     PolicyVersion kv_oldest;
-    bool shares = false; // computes its prompt under the weights in use, so that others may have it
+    bool shares = false;  // computes its prompt under the weights in use, so that others may have it
   };
 
   Sequence& at(std::int32_t slot) { return sequences_[static_cast<std::size_t>(slot)]; }
@@ -100,10 +111,10 @@ class Scheduler {
   PagePool pool_;
   PromptCache cache_;
   PolicyVersion version_;
-  std::vector<Sequence> sequences_; // by slot
+  std::vector<Sequence> sequences_;  // by slot
   std::vector<std::int32_t> free_slots_;
-  std::vector<std::int32_t> running_; // by arrival
-  std::vector<std::int32_t> waiting_; // by arrival
+  std::vector<std::int32_t> running_;  // by arrival
+  std::vector<std::int32_t> waiting_;  // by arrival
   std::uint64_t arrivals_ = 0;
   std::uint64_t tokens_shared_ = 0;
   std::uint64_t preemptions_ = 0;
@@ -111,4 +122,4 @@ class Scheduler {
   Plan plan_;
 };
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

@@ -11,7 +11,7 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
 
 std::optional<std::size_t> StopMatcher::push(std::string_view piece) {
   if (piece.empty()) return std::nullopt;
-  const std::size_t tail = longest_ > 0 ? longest_ - 1 : 0; // a stop string may begin this far back
+  const std::size_t tail = longest_ > 0 ? longest_ - 1 : 0;  // a stop string may begin this far back
   const std::size_t from = text_.size() - std::min(text_.size(), tail);
   text_ += piece;
   std::size_t first = std::string::npos;
@@ -19,4 +19,4 @@ std::optional<std::size_t> StopMatcher::push(std::string_view piece) {
   return first == std::string::npos ? std::nullopt : std::optional(first);
 }
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

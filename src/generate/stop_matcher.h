@@ -25,4 +25,4 @@ class StopMatcher {
   std::string text_;
 };
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

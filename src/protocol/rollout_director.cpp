@@ -93,7 +93,11 @@ void RolloutDirector::on(const Published& e) {
   // Cancel before the engines stop for the pull: no worker resumes a group that could not be used any more.
   cancel_outdated(PolicyVersion{trainer_.epoch, trainer_.step + (training_ ? 1 : 0)});
   round_open_ = true;
-  for (auto& [id, worker] : pool_.all()) worker.in_round = worker.state == WorkerState::kServing && !worker.unfit;
+  for (auto& [id, worker] : pool_.all()) {
+    const bool has_it = worker.holds == served_;  // its lease was on the newest slot before we heard of it
+    worker.in_round = worker.state == WorkerState::kServing && !worker.unfit && !has_it;
+    if (has_it && worker.state == WorkerState::kJoining) promote(worker);
+  }
 }
 
 void RolloutDirector::on(const PublishFailed& e) {

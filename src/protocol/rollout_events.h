@@ -213,7 +213,8 @@ struct RequestTrainStep {
 struct StartPublish {
   PolicyVersion version;
 };
-/// The worker pulls `version` (or a newer one) and answers WorkerPulled or WorkerPullFailed. Idempotent.
+/// The worker pulls `version` (or a newer one) and answers WorkerPulled or WorkerPullFailed. Idempotent: ignored while a
+/// pull of it is running, answered at once when it is held.
 struct TellWorkerPull {
   WorkerId worker;
   PolicyVersion version;

@@ -45,7 +45,7 @@ void RolloutDirector::send_publish(PolicyVersion version) {
 void RolloutDirector::tell_pulls() {
   if (!served_ || !trainer_alive_) return;
   for (auto& [id, worker] : pool_.all()) {
-    if (worker.state == WorkerState::kDraining || worker.unfit || worker.holds == served_) continue;
+    if (worker.state == WorkerState::kDraining || worker.unfit || worker.holds >= served_) continue;
     if (worker.told != served_) {
       worker.told = served_;
       worker.pull_deadline = now_ + options_.pull_deadline;
@@ -168,7 +168,7 @@ void RolloutDirector::arm() {
   if (trainer_alive_ && training_) consider(training_->sent + options_.command_resend);
   if (trainer_alive_ && publishing_) consider(publishing_->sent + options_.command_resend);
   for (const auto& [id, worker] : pool_.all()) {
-    const bool pulling = served_ && trainer_alive_ && worker.state != WorkerState::kDraining && !worker.unfit && worker.holds != served_;
+    const bool pulling = served_ && trainer_alive_ && worker.state != WorkerState::kDraining && !worker.unfit && worker.holds < served_;
     if (pulling) consider(std::min(worker.retry_at, worker.pull_deadline));
     if (worker.full_until > now_) consider(worker.full_until);
   }

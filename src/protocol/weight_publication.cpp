@@ -75,8 +75,9 @@ void WeightPublication::on(const Lease& e) {
   if (!index || slots_[*index].version < e.wanted) {
     return refuse(ErrorCode::kUnavailable, to_string(e.wanted) + " is not published yet");
   }
-  for (Slot& slot : slots_) {  // a reader that asks again has given up what it read before
-    std::erase_if(slot.leases, [&](const auto& lease) { return lease.first.id == e.reader && lease.first.request < e.request; });
+  for (Slot& slot : slots_) {  // a reader that asks again has given up what it read before; the transfer may still run
+    const auto given_up = [&](const auto& lease) { return lease.first.id == e.reader && lease.first.request < e.request; };
+    if (std::erase_if(slot.leases, given_up) > 0) slot.expired = true;
   }
   for (std::uint32_t i = 0; i < kSlots; ++i) {
     const auto open = slots_[i].leases.find(reader);

@@ -35,7 +35,8 @@ struct FillFailed {
   PolicyVersion version;
   std::string reason;
 };
-/// A reader asks for the newest version, at least `wanted`. Idempotent per (reader, request).
+/// A reader asks for the newest version, at least `wanted`. Idempotent per (reader, request); a higher request number
+/// gives up the reader's earlier leases.
 struct Lease {
   WorkerId reader;
   std::uint64_t request = 0;
@@ -120,7 +121,7 @@ class WeightPublication {
     State state = State::kEmpty;
     PolicyVersion version;
     std::uint64_t generation = 1;
-    bool expired = false;  // a lease ran out: renew before the next fill
+    bool expired = false;  // a lease ended without its reader's word: renew before the next fill
     std::map<Reader, TimePoint> leases;
   };
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
+#include <optional>
 
 #include "base/check.h"
 
@@ -25,9 +26,9 @@ at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w) {
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w0, const at::Tensor& w1, const at::Tensor& w2,
-                            const kernels::PackedMatrix* packed) {
-    ctx->save_for_backward({x, w0, w1, w2});
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w0, const std::optional<at::Tensor>& w1,
+                            const std::optional<at::Tensor>& w2, const kernels::PackedMatrix* packed) {
+    ctx->save_for_backward({x, w0, w1.value_or(at::Tensor()), w2.value_or(at::Tensor())});
     return multiply(x, *packed);
   }
 
@@ -70,8 +71,8 @@ const kernels::PackedMatrix& PackedWeights::get(std::span<const at::Tensor> weig
 at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights, const std::shared_ptr<PackedWeights>& packed) {
   const kernels::PackedMatrix& matrix = packed->get(weights);
   if (!at::GradMode::is_enabled()) return multiply(x, matrix);
-  const auto weight = [&](std::size_t i) { return i < weights.size() ? weights[i] : at::Tensor(); };
-  return LinearFunction::apply(x, weight(0), weight(1), weight(2), &matrix);
+  const auto weight = [&](std::size_t i) { return i < weights.size() ? std::optional(weights[i]) : std::nullopt; };
+  return LinearFunction::apply(x, weights[0], weight(1), weight(2), &matrix);
 }
 
 } // namespace troupe::tensor

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "kernels/rmsnorm.h"
@@ -182,9 +183,15 @@ void rotate(float* qkv, std::int64_t rows, const HeadLayout& layout, const at::T
 }
 
 struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& q_weight, const at::Tensor& k_weight, const at::Tensor& cos,
-                            const at::Tensor& sin, const HeadLayout& layout, double q_eps, double k_eps) {
+  using Maybe = std::optional<at::Tensor>;
+
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const Maybe& maybe_q_weight, const Maybe& maybe_k_weight, const Maybe& maybe_cos,
+                            const Maybe& maybe_sin, const HeadLayout& layout, double q_eps, double k_eps) {
     const std::int64_t rows = qkv.size(0);
+    const at::Tensor q_weight = maybe_q_weight.value_or(at::Tensor());
+    const at::Tensor k_weight = maybe_k_weight.value_or(at::Tensor());
+    const at::Tensor cos = maybe_cos.value_or(at::Tensor());
+    const at::Tensor sin = maybe_sin.value_or(at::Tensor());
     const bool normed = q_weight.defined();
     at::Tensor y = qkv.clone();
     at::Tensor q_inv, k_inv;
@@ -262,7 +269,10 @@ at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const 
   TROUPE_CHECK(q_norm.weight.defined() == k_norm.weight.defined(), "query and key heads are normalised together or not at all");
   const at::Tensor q_weight = q_norm.weight.defined() ? shifted(q_norm.weight, q_norm.offset) : at::Tensor();
   const at::Tensor k_weight = k_norm.weight.defined() ? shifted(k_norm.weight, k_norm.offset) : at::Tensor();
-  if (at::GradMode::is_enabled()) return HeadsFunction::apply(qkv, q_weight, k_weight, rope.cos, rope.sin, layout, q_norm.eps, k_norm.eps);
+  if (at::GradMode::is_enabled()) {
+    const auto maybe = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
+    return HeadsFunction::apply(qkv, maybe(q_weight), maybe(k_weight), maybe(rope.cos), maybe(rope.sin), layout, q_norm.eps, k_norm.eps);
+  }
   float* rows = qkv.data_ptr<float>();
   if (q_weight.defined()) {
     normalise(rows, rows, nullptr, qkv.size(0), layout, {0, layout.heads}, q_weight, q_norm.eps);

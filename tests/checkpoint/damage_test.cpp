@@ -22,7 +22,8 @@ class Damage : public testing::Test {
       const State state = state_of(step);
       ASSERT_TRUE(repository_.write(state.layout, state.region, state.record).has_value());
     }
-    for (const auto& entry : fs::directory_iterator(victim_)) files_[entry.path().filename()] = *read_file(entry.path());
+    for (const auto& entry : fs::directory_iterator(victim_))
+      files_[entry.path().filename()] = *read_file(entry.path());
     ASSERT_EQ(files_.size(), 4u);
   }
 
@@ -44,7 +45,8 @@ class Damage : public testing::Test {
 
 TEST_F(Damage, EveryTruncationIsFound) {
   for (const auto& [name, bytes] : files_) {
-    for (std::size_t length = 0; length < bytes.size(); length += length % 64 == 63 || length < 70 || length + 70 > bytes.size() ? 1 : 31) {
+    for (std::size_t length = 0; length < bytes.size();
+         length += length % 64 == 63 || length < 70 || length + 70 > bytes.size() ? 1 : 31) {
       put(victim_ / name, bytes.substr(0, length));
       expect_fallback(name + " cut to " + std::to_string(length));
     }
@@ -76,8 +78,9 @@ TEST_F(Damage, TheDamagedTensorIsNamed) {
   const auto loaded = repository_.load(victim_);
   ASSERT_FALSE(loaded.has_value());
   EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(loaded.error().message, (victim_ / "state.safetensors").string() +
-                                        " is damaged: tensor optimizer.exp_avg/model.norm.weight does not match its checksum");
+  EXPECT_EQ(loaded.error().message,
+            (victim_ / "state.safetensors").string() +
+                " is damaged: tensor optimizer.exp_avg/model.norm.weight does not match its checksum");
 }
 
 TEST_F(Damage, MissingEmptyAndForeignFilesAreFound) {
@@ -90,7 +93,7 @@ TEST_F(Damage, MissingEmptyAndForeignFilesAreFound) {
     fs::create_symlink(scratch_.path() / "step-1.e0" / name, victim_ / name);
     expect_fallback(name + " is a link");
     fs::remove(victim_ / name);
-    if (name != "buffer.blob") { // empty in both
+    if (name != "buffer.blob") {  // empty in both
       fs::copy_file(scratch_.path() / "step-1.e0" / name, victim_ / name);
       expect_fallback(name + " of another step");
     }
@@ -119,5 +122,5 @@ TEST_F(Damage, NothingLeftIsSaidNotGuessed) {
   EXPECT_EQ(newest->skipped.size(), 2u);
 }
 
-} // namespace
-} // namespace troupe::checkpoint
+}  // namespace
+}  // namespace troupe::checkpoint

@@ -91,19 +91,25 @@ TEST(Repository, LoadsIntoAnotherOrderOrNotAtAll) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message.find("renamed is missing; model.norm.weight is BF16 [9] instead of F16 [9]; "
                                          "model.embed_tokens.weight is F32 [5, 7] instead of F32 [7, 5]; "
-                                         "optimizer.exp_avg/model.norm.weight is not wanted"), std::string::npos) << refused.error().message;
-  EXPECT_EQ(std::count(untouched.begin(), untouched.end(), std::byte{0}), static_cast<std::ptrdiff_t>(untouched.size()));
+                                         "optimizer.exp_avg/model.norm.weight is not wanted"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(std::count(untouched.begin(), untouched.end(), std::byte{0}),
+            static_cast<std::ptrdiff_t>(untouched.size()));
   EXPECT_FALSE(loaded->copy_to(target, std::span(region).first(10)).has_value());
 }
 
 TEST(Repository, OrdersByEpochThenStep) {
   const ScratchFolder scratch;
   Repository repository(scratch.path());
-  for (const auto& [step, epoch] : {std::pair{9u, 0u}, {100u, 0u}, {20u, 1u}}) ASSERT_TRUE(write(repository, state_of(step, epoch)).has_value());
-  for (const char* stray : {"step-1", "step-01.e0", "step-1.e0x", "step-.e0", "step--1.e0", "notes"}) std::filesystem::create_directory(scratch.path() / stray);
+  for (const auto& [step, epoch] : {std::pair{9u, 0u}, {100u, 0u}, {20u, 1u}})
+    ASSERT_TRUE(write(repository, state_of(step, epoch)).has_value());
+  for (const char* stray : {"step-1", "step-01.e0", "step-1.e0x", "step-.e0", "step--1.e0", "notes"})
+    std::filesystem::create_directory(scratch.path() / stray);
   EXPECT_EQ(names(repository), (std::vector<std::string>{"step-20.e1", "step-100.e0", "step-9.e0"}));
   EXPECT_EQ(repository.newest_valid()->loaded->record().version, (PolicyVersion{1, 20}));
-  for (const PolicyVersion v : {PolicyVersion{0, 0}, {4000000000u, 1ull << 63}}) EXPECT_EQ(parse_commit_name(commit_name(v)), v);
+  for (const PolicyVersion v : {PolicyVersion{0, 0}, {4000000000u, 1ull << 63}})
+    EXPECT_EQ(parse_commit_name(commit_name(v)), v);
 }
 
 TEST(Repository, AnEmptyOrMissingFolderHasNothing) {
@@ -129,7 +135,7 @@ TEST(Repository, WritingACommitAgainIsNoChangeAndNeverAnOverwrite) {
   Repository repository(scratch.path());
   State state = state_of(4);
   ASSERT_TRUE(write(repository, state).has_value());
-  state.record.term = 2; // the head was lost and came back
+  state.record.term = 2;  // the head was lost and came back
   const auto again = write(repository, state);
   ASSERT_TRUE(again.has_value());
   EXPECT_TRUE(again->existed);
@@ -138,7 +144,7 @@ TEST(Repository, WritingACommitAgainIsNoChangeAndNeverAnOverwrite) {
   expect_state(*repository.newest_valid()->loaded, state_of(4));
   EXPECT_EQ(entries(scratch.path()), std::vector<std::string>{"step-4.e0"});
 
-  std::ofstream(scratch.path() / "step-4.e0/commit.json") << "{"; // a damaged one gives way
+  std::ofstream(scratch.path() / "step-4.e0/commit.json") << "{";  // a damaged one gives way
   ASSERT_TRUE(write(repository, state_of(4)).has_value());
   expect_state(*repository.newest_valid()->loaded, state_of(4));
 }
@@ -189,7 +195,8 @@ TEST(Repository, RefusesInputThatDoesNotFit) {
   const ScratchFolder scratch;
   Repository repository(scratch.path());
   State state = state_of(1);
-  EXPECT_EQ(repository.write(state.layout, std::span(state.region).first(64), state.record).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(repository.write(state.layout, std::span(state.region).first(64), state.record).error().code,
+            ErrorCode::kInvalidArgument);
   for (const char* name : {"", "../ledger", "Ledger", "a.b", "commit/x"}) {
     state.record.blobs = {{name, "x"}};
     EXPECT_EQ(write(repository, state).error().code, ErrorCode::kInvalidArgument) << name;
@@ -212,5 +219,5 @@ TEST(Repository, SweepsWhatKilledWritersLeft) {
   EXPECT_EQ(entries(scratch.path()), std::vector<std::string>{"step-1.e0"});
 }
 
-} // namespace
-} // namespace troupe::checkpoint
+}  // namespace
+}  // namespace troupe::checkpoint

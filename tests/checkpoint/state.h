@@ -51,7 +51,8 @@ inline State state_of(std::uint64_t step, std::uint32_t epoch = 0, std::int64_t 
   state.region.resize(state.layout.bytes);
   Rng rng(step, RngStream::kTest);
   for (const TensorEntry& tensor : state.layout.tensors)
-    for (std::uint64_t i = 0; i < tensor.bytes; ++i) state.region[tensor.offset + i] = static_cast<std::byte>(rng.next());
+    for (std::uint64_t i = 0; i < tensor.bytes; ++i)
+      state.region[tensor.offset + i] = static_cast<std::byte>(rng.next());
   state.record.version = {epoch, step};
   state.record.term = 1;
   state.record.stage = 2;
@@ -85,9 +86,10 @@ inline void expect_state(const Loaded& loaded, const State& state) {
 /// Names of everything in a folder, also hidden ones.
 inline std::vector<std::string> entries(const std::filesystem::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
 
-} // namespace troupe::checkpoint
+}  // namespace troupe::checkpoint

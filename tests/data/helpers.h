@@ -1,6 +1,6 @@
 /// @file
-/// What the tests of data/ share: temporary folders, the vocabularies of setup --tests, running Python's `tokenizers`
-/// as oracle.
+/// What the tests of data/ share: temporary folders, the vocabularies of setup --tests, running
+/// Python's `tokenizers` as oracle.
 #pragma once
 
 #include <gtest/gtest.h>

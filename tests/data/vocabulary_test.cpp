@@ -28,8 +28,8 @@ Tokenizer make(const VocabularyOptions& options, const std::vector<std::string>&
 
 TEST(BpeTrainer, LearnsTheMostFrequentPairFirst) {
   const auto t = make(bpe(259), {"low low low lower lowest", "newer wider"});
-  // "lo" and "ow" both occur 5 times; "lo" comes first by its bytes. Then "low", then the pair of r or the space that
-  // is next.
+  // "lo" and "ow" both occur 5 times; "lo" comes first by its bytes. Then "low", then the pair of r
+  // or the space that is next.
   EXPECT_EQ(t.bytes(256), "lo");
   EXPECT_EQ(t.bytes(257), "low");
   EXPECT_EQ(t.bytes(258), " low");

@@ -17,8 +17,8 @@ constexpr PolicyVersion kV0{0, 0}, kV1{0, 1};
 CoreOptions options_of(SchedulerOptions scheduler) { return {scheduler, kVocabulary, kVocabulary + 1, 100, 64}; }
 
 struct Rig {
-  explicit Rig(SchedulerOptions s = {.pages = 64, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 16}, const TextCodec* codec = nullptr,
-               PolicyVersion version = kV0)
+  explicit Rig(SchedulerOptions s = {.pages = 64, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 16},
+               const TextCodec* codec = nullptr, PolicyVersion version = kV0)
       : forward(s.pages, s.page_tokens, kVocabulary), core(forward, codec, options_of(s), version) {}
 
   void add(Request request) {
@@ -45,12 +45,14 @@ struct Rig {
   EngineCore core;
 };
 
-Request request_of(std::uint64_t prompt, std::uint32_t sample, int prompt_tokens = 9, int new_tokens = 12, std::uint64_t seed = 7) {
+Request request_of(std::uint64_t prompt, std::uint32_t sample, int prompt_tokens = 9, int new_tokens = 12,
+                   std::uint64_t seed = 7) {
   Request r;
   r.id = {prompt, sample};
   r.group = prompt;
   r.seed = seed;
-  for (int i = 0; i < prompt_tokens; ++i) r.prompt.push_back(static_cast<std::int32_t>((prompt * 5 + static_cast<std::uint64_t>(i) * 3) % 37));
+  for (int i = 0; i < prompt_tokens; ++i)
+    r.prompt.push_back(static_cast<std::int32_t>((prompt * 5 + static_cast<std::uint64_t>(i) * 3) % 37));
   r.sampling.max_new_tokens = new_tokens;
   return r;
 }
@@ -68,7 +70,8 @@ void expect_same(const std::map<SampleId, Completion>& a, const std::map<SampleI
 std::vector<Request> workload() {
   std::vector<Request> all;
   for (std::uint64_t p = 0; p < 5; ++p)
-    for (std::uint32_t s = 0; s < 4; ++s) all.push_back(request_of(p, s, 3 + static_cast<int>(p) * 4, 5 + static_cast<int>(3 * s)));
+    for (std::uint32_t s = 0; s < 4; ++s)
+      all.push_back(request_of(p, s, 3 + static_cast<int>(p) * 4, 5 + static_cast<int>(3 * s)));
   return all;
 }
 
@@ -76,7 +79,7 @@ std::map<SampleId, Completion> run(SchedulerOptions options) {
   Rig rig(options);
   for (Request& r : workload()) rig.add(std::move(r));
   auto all = rig.drain();
-  rig.core.weights_changed(kV1, OnUpdate::kKeepKv); // drops the kept prompts
+  rig.core.weights_changed(kV1, OnUpdate::kKeepKv);  // drops the kept prompts
   EXPECT_EQ(rig.core.stats().pages_used, 0);
   return all;
 }
@@ -102,12 +105,17 @@ TEST(EngineCore, LogitsReachTheSamplerUnmixed) {
 
 // Chunk size, page size, sharing, batch size and preemption leave no trace in a completion (S22).
 TEST(EngineCore, ResultsDoNotDependOnScheduling) {
-  const auto reference = run({.pages = 400, .page_tokens = 4, .sequences_max = 1, .prefill_tokens = 64, .cached_prompts_max = 0});
+  const auto reference =
+      run({.pages = 400, .page_tokens = 4, .sequences_max = 1, .prefill_tokens = 64, .cached_prompts_max = 0});
   for (const int chunk : {1, 3, 8, 64})
     for (const int page : {1, 3, 4, 16})
       for (const int cached : {0, 2, 64}) {
         SCOPED_TRACE(testing::Message() << "chunk " << chunk << " page " << page << " cached " << cached);
-        expect_same(reference, run({.pages = 800 / page, .page_tokens = page, .sequences_max = 16, .prefill_tokens = chunk, .cached_prompts_max = cached}));
+        expect_same(reference, run({.pages = 800 / page,
+                                    .page_tokens = page,
+                                    .sequences_max = 16,
+                                    .prefill_tokens = chunk,
+                                    .cached_prompts_max = cached}));
       }
 }
 
@@ -129,7 +137,8 @@ TEST(EngineCore, SamplesDoNotDependOnTheEngineAndAreDistinct) {
   const auto sampled = [](int engines, std::uint64_t seed) {
     std::vector<std::unique_ptr<Rig>> rigs;
     for (int e = 0; e < engines; ++e) rigs.push_back(std::make_unique<Rig>());
-    for (std::uint32_t s = 0; s < 8; ++s) rigs[s % static_cast<std::uint32_t>(engines)]->add(request_of(3, s, 9, 12, seed));
+    for (std::uint32_t s = 0; s < 8; ++s)
+      rigs[s % static_cast<std::uint32_t>(engines)]->add(request_of(3, s, 9, 12, seed));
     std::map<SampleId, Completion> all;
     for (auto& rig : rigs)
       for (auto& [id, c] : rig->drain()) all.emplace(id, std::move(c));
@@ -141,14 +150,15 @@ TEST(EngineCore, SamplesDoNotDependOnTheEngineAndAreDistinct) {
   std::set<std::vector<std::int32_t>> distinct;
   for (const auto& [id, c] : one) distinct.insert(c.ids);
   EXPECT_EQ(distinct.size(), 8u);
-  for (const auto& [id, c] : sampled(1, 8)) EXPECT_NE(c.ids, one.at(id).ids) << "another run seed must change every sample";
+  for (const auto& [id, c] : sampled(1, 8))
+    EXPECT_NE(c.ids, one.at(id).ids) << "another run seed must change every sample";
 }
 
 TEST(EngineCore, AGroupsPromptIsComputedOnce) {
   Rig rig({.pages = 64, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 64});
   for (std::uint32_t s = 0; s < 8; ++s) rig.add(request_of(1, s, 21, 2));
   rig.drain();
-  EXPECT_EQ(rig.forward.rows_run, 21 + 7 * 1 + 8 * 1); // the prompt, its last token for each sibling, one decode each
+  EXPECT_EQ(rig.forward.rows_run, 21 + 7 * 1 + 8 * 1);  // the prompt, its last token for each sibling, one decode each
   EXPECT_EQ(rig.core.stats().tokens_shared, 7u * 20);
 }
 
@@ -199,7 +209,7 @@ TEST(EngineCore, NewRequestsNeverUseEntriesOfOldWeights) {
 
     Rig warm;
     for (std::uint32_t s = 0; s < 4; ++s) warm.add(request_of(1, s));
-    for (int i = 0; i < 4; ++i) warm.core.step(); // still running at the update
+    for (int i = 0; i < 4; ++i) warm.core.step();  // still running at the update
     warm.update(2, kV1, mode);
     for (std::uint32_t s = 0; s < 4; ++s) warm.add(request_of(1, 10 + s));
     auto all = warm.drain();
@@ -219,13 +229,15 @@ TEST(EngineCore, EveryTokenCarriesTheVersionThatSampledIt) {
     std::vector<PolicyVersion> versions(10, kV1);
     std::fill_n(versions.begin(), 4, kV0);
     EXPECT_EQ(c.versions, versions);
-    EXPECT_EQ(c.kv_oldest, kV0); // the first four were sampled from old entries in either mode
+    EXPECT_EQ(c.kv_oldest, kV0);  // the first four were sampled from old entries in either mode
 
-    std::vector<std::int32_t> ids = request_of(1, 0, 9, 10).prompt; // what a cold engine would sample next from the same tokens
+    std::vector<std::int32_t> ids =
+        request_of(1, 0, 9, 10).prompt;  // what a cold engine would sample next from the same tokens
     ids.insert(ids.end(), c.ids.begin(), c.ids.begin() + 4);
     const auto logits = rig.forward.expected(ids, 2);
     Sampler sampler;
-    const Sampled exact = sampler.sample(std::span(logits).first(kVocabulary), {}, Rng(7, RngStream::kSampling, 1, 0).uniform_at(4));
+    const Sampled exact =
+        sampler.sample(std::span(logits).first(kVocabulary), {}, Rng(7, RngStream::kSampling, 1, 0).uniform_at(4));
     EXPECT_EQ(c.logprobs[4] == exact.logprob && c.ids[4] == exact.id, mode == OnUpdate::kRecomputeKv);
   }
 }
@@ -239,7 +251,8 @@ TEST(EngineCore, StopIdsEndWithTheirToken) {
     Rig rig;
     Request r = request_of(4, 0, 9, 12);
     r.sampling.stop_ids = {39, ids[at]};
-    const auto first = static_cast<std::size_t>(std::find_if(ids.begin(), ids.end(), [&](std::int32_t id) { return id == ids[at] || id == 39; }) - ids.begin());
+    const auto first = static_cast<std::size_t>(
+        std::find_if(ids.begin(), ids.end(), [&](std::int32_t id) { return id == ids[at] || id == 39; }) - ids.begin());
     rig.add(std::move(r));
     const Completion c = rig.drain().begin()->second;
     EXPECT_EQ(c.ids, std::vector<std::int32_t>(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(first) + 1));
@@ -251,11 +264,13 @@ TEST(EngineCore, StopIdsEndWithTheirToken) {
 
 std::vector<std::string> letters() {
   std::vector<std::string> pieces;
-  for (int i = 0; i < kVocabulary; ++i) pieces.push_back(std::string(1, static_cast<char>('0' + i)) + (i % 3 == 0 ? "x" : ""));
+  for (int i = 0; i < kVocabulary; ++i)
+    pieces.push_back(std::string(1, static_cast<char>('0' + i)) + (i % 3 == 0 ? "x" : ""));
   return pieces;
 }
 
-// S11: a stop string cuts the text; ids, log-probs and versions stay complete and equally long, and what the text holds is declared.
+// S11: a stop string cuts the text; ids, log-probs and versions stay complete and equally long, and what the text holds
+// is declared.
 TEST(EngineCore, StopStringsCutTheTextNotTheIds) {
   const FakeCodec codec(letters());
   Rig plain({.pages = 64, .page_tokens = 4, .sequences_max = 4, .prefill_tokens = 16}, &codec);
@@ -278,9 +293,11 @@ TEST(EngineCore, StopStringsCutTheTextNotTheIds) {
       EXPECT_EQ(c.versions.size(), c.ids.size());
       const std::span<const std::int32_t> ids(c.ids);
       EXPECT_NE(codec.decode(ids).find(stop), std::string::npos);
-      EXPECT_EQ(codec.decode(ids.first(ids.size() - 1)).find(stop), std::string::npos) << "stops as soon as the string is complete";
+      EXPECT_EQ(codec.decode(ids.first(ids.size() - 1)).find(stop), std::string::npos)
+          << "stops as soon as the string is complete";
       EXPECT_EQ(codec.decode(ids.first(c.text_tokens_kept)), c.text.substr(0, c.text_bytes_kept));
-      EXPECT_FALSE(c.text.starts_with(codec.decode(ids.first(c.text_tokens_kept + 1)))) << "no token of the text is left out";
+      EXPECT_FALSE(c.text.starts_with(codec.decode(ids.first(c.text_tokens_kept + 1))))
+          << "no token of the text is left out";
     }
 }
 
@@ -330,10 +347,9 @@ TEST(EngineCore, OneBadRequestHarmsNoOther) {
   auto reference = with(0, false, false);
   const std::vector<std::int32_t> good_prompt = request_of(1, 0).prompt;
   std::set<std::int32_t> used(good_prompt.begin(), good_prompt.end());
-  for (std::uint32_t s = 0; s < 3; ++s)
-    used.insert(reference.at({1, s}).ids.begin(), reference.at({1, s}).ids.end());
+  for (std::uint32_t s = 0; s < 3; ++s) used.insert(reference.at({1, s}).ids.begin(), reference.at({1, s}).ids.end());
   reference.erase({2, 0});
-  std::int32_t poison = 0; // an id that the good ones never have
+  std::int32_t poison = 0;  // an id that the good ones never have
   while (used.contains(poison)) ++poison;
   ASSERT_LT(poison, kVocabulary);
   const auto thrown = with(poison, true, false), nan = with(poison, false, true);
@@ -353,13 +369,17 @@ TEST(EngineCore, RefusesWhatCannotWorkInOneSentence) {
     return status ? std::string() : status.error().message;
   };
   EXPECT_EQ(message(request_of(0, 0, 100, 1)),
-            "sample 0/0: the prompt has 100 tokens, but the context holds 100 with the completion; shorten the prompt or raise context_tokens");
+            "sample 0/0: the prompt has 100 tokens, but the context holds 100 with the completion; shorten the prompt "
+            "or raise context_tokens");
   EXPECT_EQ(message(request_of(0, 0, 30, 11)),
-            "sample 0/0: a prompt of 30 tokens and up to 11 new ones need 11 pages of KV cache, but there are 10; raise kv_memory or lower max_new_tokens");
+            "sample 0/0: a prompt of 30 tokens and up to 11 new ones need 11 pages of KV cache, but there are 10; "
+            "raise kv_memory or lower max_new_tokens");
   EXPECT_EQ(message(request_of(0, 0, 0, 1)), "sample 0/0: the prompt is empty");
   Request r = request_of(0, 0);
   r.prompt[2] = 40;
-  EXPECT_EQ(message(r), "sample 0/0: prompt token 2 is 40, but the model's vocabulary has ids 0 to 39; tokenizer and model do not belong together");
+  EXPECT_EQ(message(r),
+            "sample 0/0: prompt token 2 is 40, but the model's vocabulary has ids 0 to 39; tokenizer and model do not "
+            "belong together");
   r = request_of(0, 0);
   r.prefix.ids = {1};
   EXPECT_EQ(message(r), "sample 0/0: the prefix has 1 ids, but 0 log-probs and 0 versions");
@@ -368,7 +388,7 @@ TEST(EngineCore, RefusesWhatCannotWorkInOneSentence) {
   EXPECT_EQ(message(r), "sample 0/0: stop strings need a tokenizer, and there is none");
   EXPECT_TRUE(rig.core.idle());
 
-  rig.add(request_of(0, 0, 30, 10)); // exactly fits
+  rig.add(request_of(0, 0, 30, 10));  // exactly fits
   EXPECT_EQ(rig.core.submit(request_of(0, 0)).error().code, ErrorCode::kAlreadyExists);
   EXPECT_EQ(rig.core.abort({9, 9}).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(rig.drain().begin()->second.ids.size(), 10u);
@@ -403,5 +423,5 @@ TEST(EngineCore, AbortsGiveBackEverything) {
   EXPECT_EQ(rig.core.stats().aborted, 32u);
 }
 
-} // namespace
-} // namespace troupe::generate
+}  // namespace
+}  // namespace troupe::generate

@@ -14,10 +14,17 @@ namespace {
 constexpr PolicyVersion kV0{0, 0}, kV1{0, 1};
 
 model::ModelSpec tiny(std::string_view family) {
-  auto spec = model::spec_from_sizes(family, {.vocab_size = 64, .width = 32, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8,
-                                              .ffn_width = 48, .context = 96, .init_std = 0.3});
+  auto spec = model::spec_from_sizes(family, {.vocab_size = 64,
+                                              .width = 32,
+                                              .layers = 2,
+                                              .heads = 4,
+                                              .kv_heads = 2,
+                                              .head_dim = 8,
+                                              .ffn_width = 48,
+                                              .context = 96,
+                                              .init_std = 0.3});
   EXPECT_TRUE(spec.has_value()) << spec.error().message;
-  spec->vocab_used = 61; // the last three rows are padding
+  spec->vocab_used = 61;  // the last three rows are padding
   return *spec;
 }
 
@@ -28,7 +35,8 @@ Request request_of(std::uint64_t prompt, std::uint32_t sample, int prompt_tokens
   r.id = {prompt, sample};
   r.group = prompt;
   r.seed = 5;
-  for (int i = 0; i < prompt_tokens; ++i) r.prompt.push_back(static_cast<std::int32_t>((prompt * 7 + static_cast<std::uint64_t>(i) * 11) % 61));
+  for (int i = 0; i < prompt_tokens; ++i)
+    r.prompt.push_back(static_cast<std::int32_t>((prompt * 7 + static_cast<std::uint64_t>(i) * 11) % 61));
   r.sampling.max_new_tokens = new_tokens;
   return r;
 }
@@ -44,8 +52,9 @@ std::map<SampleId, Completion> drain(Engine& engine) {
 }
 
 // What the trainer says of the tokens of these completions: one packed batch, forward and score of the model itself.
-std::vector<std::vector<float>> train_scores(model::Model& model, const std::vector<std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>>>& sequences,
-                                             double temperature) {
+std::vector<std::vector<float>> train_scores(
+    model::Model& model, const std::vector<std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>>>& sequences,
+    double temperature) {
   std::vector<std::vector<std::int32_t>> documents;
   for (const auto& [prompt, ids] : sequences) {
     documents.push_back(prompt);
@@ -54,7 +63,7 @@ std::vector<std::vector<float>> train_scores(model::Model& model, const std::vec
   const model::Batch batch = model::pack_documents(documents);
   const at::Tensor hidden = model.forward(batch);
   std::vector<std::int32_t> targets(batch.ids.begin() + 1, batch.ids.end());
-  targets.push_back(0); // the last row of a document has no target; whatever it scores is not read
+  targets.push_back(0);  // the last row of a document has no target; whatever it scores is not read
   const auto scores = model.score(hidden, targets, temperature);
   const float* logprob = scores.logprob.const_data_ptr<float>();
   std::vector<std::vector<float>> out;
@@ -84,7 +93,8 @@ TEST_P(EngineOnModel, GeneratorAndTrainerAgreeBitForBit) {
     ASSERT_EQ(all.size(), 12u);
     EXPECT_GT(engine.stats().tokens_shared, 0u);
     std::vector<std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>>> sequences;
-    for (const auto& [id, c] : all) sequences.emplace_back(request_of(id.prompt, 0, 5 + 9 * static_cast<int>(id.prompt)).prompt, c.ids);
+    for (const auto& [id, c] : all)
+      sequences.emplace_back(request_of(id.prompt, 0, 5 + 9 * static_cast<int>(id.prompt)).prompt, c.ids);
     const auto trained = train_scores(model, sequences, temperature);
     std::size_t i = 0;
     for (const auto& [id, c] : all) {
@@ -110,12 +120,14 @@ TEST_P(EngineOnModel, SchedulingChangesNoBit) {
     std::vector<Engine> all;
     for (int e = 0; e < engines; ++e) all.emplace_back(model, nullptr, options);
     for (std::uint64_t p = 0; p < 2; ++p)
-      for (std::uint32_t s = 0; s < 8; ++s) EXPECT_TRUE(all[s % static_cast<std::uint32_t>(engines)].submit(request_of(p, s, 13, 10)).has_value());
+      for (std::uint32_t s = 0; s < 8; ++s)
+        EXPECT_TRUE(all[s % static_cast<std::uint32_t>(engines)].submit(request_of(p, s, 13, 10)).has_value());
     std::map<SampleId, Completion> done;
     for (Engine& engine : all) done.merge(drain(engine));
     return done;
   };
-  const auto reference = run({.page_tokens = 16, .kv_pages = 64, .sequences_max = 1, .prefill_tokens = 64, .cached_prompts_max = 0}, 1);
+  const auto reference =
+      run({.page_tokens = 16, .kv_pages = 64, .sequences_max = 1, .prefill_tokens = 64, .cached_prompts_max = 0}, 1);
   ASSERT_EQ(reference.size(), 16u);
   for (const int chunk : {1, 3, 8})
     for (const int engines : {1, 2, 4}) {
@@ -139,7 +151,8 @@ TEST_P(EngineOnModel, AfterAnUpdateNewRequestsMatchAColdEngine) {
     Engine warm(model, nullptr, small_options(), kV0);
     for (std::uint32_t s = 0; s < 3; ++s) ASSERT_TRUE(warm.submit(request_of(1, s, 10, 20)).has_value());
     for (int i = 0; i < 6; ++i) warm.step();
-    for (std::size_t i = 0; i < model.parameters().size(); ++i) model.parameters()[i].value.copy_(fresh.parameters()[i].value);
+    for (std::size_t i = 0; i < model.parameters().size(); ++i)
+      model.parameters()[i].value.copy_(fresh.parameters()[i].value);
     warm.weights_changed(kV1, mode);
     ASSERT_TRUE(warm.submit(request_of(1, 9)).has_value());
     const auto all = drain(warm);
@@ -177,7 +190,8 @@ TEST_P(EngineOnModel, AnAbortedSampleContinuesOnAnotherEngine) {
   EXPECT_EQ(c.logprobs, expected.logprobs);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel, testing::Values("qwen3", "llama"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel, testing::Values("qwen3", "llama"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(Engine, ScoreRefusesNonsense) {
   model::Model model = model::Model::create(tiny("qwen3"), 3);
@@ -201,5 +215,5 @@ TEST(Engine, MemoryDecidesThePages) {
   EXPECT_TRUE(engine.submit(request_of(0, 0, 30, 10)).has_value());
 }
 
-} // namespace
-} // namespace troupe::generate
+}  // namespace
+}  // namespace troupe::generate

@@ -1,6 +1,7 @@
 /// @file
-/// A model that remembers: its logits are a hash of every KV entry that the pages give for the sequence, and of the weights that wrote
-/// each. A page that is lost, mixed up, written by two or kept from old weights therefore changes what is sampled.
+/// A model that remembers: its logits are a hash of every KV entry that the pages give for the sequence, and of the
+/// weights that wrote each. A page that is lost, mixed up, written by two or kept from old weights therefore changes
+/// what is sampled.
 #pragma once
 
 #include <cmath>
@@ -19,11 +20,13 @@ namespace troupe::generate {
 class FakeForward final : public Forward {
  public:
   FakeForward(int pages, int page_tokens, int vocabulary)
-      : page_tokens_(page_tokens), vocabulary_(vocabulary), entries_(static_cast<std::size_t>(pages * page_tokens), 0) {}
+      : page_tokens_(page_tokens),
+        vocabulary_(vocabulary),
+        entries_(static_cast<std::size_t>(pages * page_tokens), 0) {}
 
   std::uint64_t weights = 1;
-  std::optional<std::int32_t> throws_on; ///< Fails every batch that holds this id.
-  std::optional<std::int32_t> nan_on;    ///< Gives NaN logits after this id.
+  std::optional<std::int32_t> throws_on;  ///< Fails every batch that holds this id.
+  std::optional<std::int32_t> nan_on;     ///< Gives NaN logits after this id.
   int runs = 0;
   int rows_run = 0;
   int copies = 0;
@@ -45,13 +48,15 @@ class FakeForward final : public Forward {
       for (std::int32_t r = s.begin; r < s.end; ++r) {
         const std::int32_t t = s.cached + r - s.begin;
         if (batch.positions[static_cast<std::size_t>(r)] != t) return fail(ErrorCode::kInternal, "wrong position");
-        entry(s.pages[static_cast<std::size_t>(t / page_tokens_)], t % page_tokens_) = mix64(weights, static_cast<std::uint64_t>(batch.ids[static_cast<std::size_t>(r)]));
+        entry(s.pages[static_cast<std::size_t>(t / page_tokens_)], t % page_tokens_) =
+            mix64(weights, static_cast<std::uint64_t>(batch.ids[static_cast<std::size_t>(r)]));
       }
     }
-    for (const auto& s : batch.segments) { // after all writes, as two segments must not write one page
+    for (const auto& s : batch.segments) {  // after all writes, as two segments must not write one page
       for (std::int32_t r = s.begin; r < s.end; ++r) {
         std::uint64_t h = 0;
-        for (std::int32_t t = 0; t <= s.cached + r - s.begin; ++t) h = mix64(h, entry(s.pages[static_cast<std::size_t>(t / page_tokens_)], t % page_tokens_));
+        for (std::int32_t t = 0; t <= s.cached + r - s.begin; ++t)
+          h = mix64(h, entry(s.pages[static_cast<std::size_t>(t / page_tokens_)], t % page_tokens_));
         state[static_cast<std::size_t>(r)] = h;
       }
     }
@@ -73,12 +78,14 @@ class FakeForward final : public Forward {
   }
 
  private:
-  std::uint64_t& entry(std::int32_t page, int i) { return entries_.at(static_cast<std::size_t>(page * page_tokens_ + i)); }
+  std::uint64_t& entry(std::int32_t page, int i) {
+    return entries_.at(static_cast<std::size_t>(page * page_tokens_ + i));
+  }
   void append_logits(std::uint64_t state, std::uint64_t head, bool nan) {
     const Rng rng(mix64(state, head), RngStream::kTest);
     for (int v = 0; v < vocabulary_; ++v)
       logits_.push_back(nan ? NAN : static_cast<float>(4 * rng.uniform_at(static_cast<std::uint64_t>(v)) - 2));
-    logits_.push_back(1000); // padding of the stride: nobody may look at it
+    logits_.push_back(1000);  // padding of the stride: nobody may look at it
   }
 
   int page_tokens_;
@@ -125,4 +132,4 @@ class FakeCodec final : public TextCodec {
   std::vector<std::string> pieces_;
 };
 
-} // namespace troupe::generate
+}  // namespace troupe::generate

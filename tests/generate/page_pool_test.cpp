@@ -15,7 +15,9 @@ TEST(PagePool, CountsLikeAMapUnderRandomUse) {
     PagePool pool(7);
     std::map<std::int32_t, int> held;
     for (int i = 0; i < 2000; ++i) {
-      const auto pick = [&] { return std::next(held.begin(), static_cast<std::ptrdiff_t>(rng.below(held.size())))->first; };
+      const auto pick = [&] {
+        return std::next(held.begin(), static_cast<std::ptrdiff_t>(rng.below(held.size())))->first;
+      };
       switch (rng.below(3)) {
         case 0: {
           const auto page = pool.allocate();
@@ -61,5 +63,5 @@ TEST(PagePoolDeathTest, GivingBackTwiceStopsTheProcess) {
   EXPECT_DEATH(pool.release(2), "no such page");
 }
 
-} // namespace
-} // namespace troupe::generate
+}  // namespace
+}  // namespace troupe::generate

@@ -46,8 +46,10 @@ TEST(Sampler, LogProbsSumToOneAtEveryTemperature) {
   std::vector<float> logits(50);
   for (float& x : logits) x = static_cast<float>(2 * rng.normal());
   for (const double temperature : {0.3, 0.7, 1.0, 2.5})
-    for (const SamplingParams& p : {SamplingParams{.temperature = temperature}, SamplingParams{.temperature = temperature, .top_k = 7},
-                                    SamplingParams{.temperature = temperature, .top_p = 0.9}, SamplingParams{.temperature = temperature, .min_p = 0.1}}) {
+    for (const SamplingParams& p :
+         {SamplingParams{.temperature = temperature}, SamplingParams{.temperature = temperature, .top_k = 7},
+          SamplingParams{.temperature = temperature, .top_p = 0.9},
+          SamplingParams{.temperature = temperature, .min_p = 0.1}}) {
       Sampler sampler;
       std::map<std::int32_t, double> mass;
       for (int i = 0; i < 20000; ++i) {
@@ -56,7 +58,7 @@ TEST(Sampler, LogProbsSumToOneAtEveryTemperature) {
       }
       double sum = 0;
       for (const auto& [id, m] : mass) sum += m;
-      EXPECT_NEAR(sum, 1, 2e-3) << temperature; // ids rarer than the grid are missed
+      EXPECT_NEAR(sum, 1, 2e-3) << temperature;  // ids rarer than the grid are missed
     }
 }
 
@@ -81,8 +83,8 @@ TEST(Sampler, TheCrossingTokenStays) {
 
 TEST(Sampler, FiltersCombineInOrder) {
   const auto logits = logs({0.05, 0.5, 0.15, 0.3});
-  EXPECT_EQ(outcomes(logits, {.top_p = 0.6, .top_k = 2}).size(), 1u); // .5 of .8 is 0.625
-  EXPECT_EQ(outcomes(logits, {.min_p = 0.3}).size(), 3u);             // .15 / .5 is just 0.3
+  EXPECT_EQ(outcomes(logits, {.top_p = 0.6, .top_k = 2}).size(), 1u);  // .5 of .8 is 0.625
+  EXPECT_EQ(outcomes(logits, {.min_p = 0.3}).size(), 3u);              // .15 / .5 is just 0.3
   EXPECT_EQ(outcomes(logits, {.min_p = 0.31}).size(), 2u);
   EXPECT_EQ(outcomes(logits, {.min_p = 1}).size(), 1u);
   EXPECT_EQ(outcomes(logits, {.top_p = 0.9, .min_p = 0.31}).size(), 2u);
@@ -93,18 +95,31 @@ TEST(Sampler, AgreesWithBruteForce) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     Rng rng(seed, RngStream::kTest);
     std::vector<float> logits(2 + rng.below(40));
-    for (float& x : logits) x = static_cast<float>(static_cast<double>(rng.below(8)) - 4 + 1e-3 * static_cast<double>(rng.below(3)));
-    const SamplingParams p{.temperature = 0.5 + rng.uniform(), .top_p = rng.below(2) == 0 ? 1.0 : 0.05 + 0.9 * rng.uniform(),
-                           .min_p = rng.below(2) == 0 ? 0.0 : 0.5 * rng.uniform(), .top_k = static_cast<int>(rng.below(10))};
+    for (float& x : logits)
+      x = static_cast<float>(static_cast<double>(rng.below(8)) - 4 + 1e-3 * static_cast<double>(rng.below(3)));
+    const SamplingParams p{.temperature = 0.5 + rng.uniform(),
+                           .top_p = rng.below(2) == 0 ? 1.0 : 0.05 + 0.9 * rng.uniform(),
+                           .min_p = rng.below(2) == 0 ? 0.0 : 0.5 * rng.uniform(),
+                           .top_k = static_cast<int>(rng.below(10))};
     std::vector<int> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
-    if (p.top_k > 0 && static_cast<std::size_t>(p.top_k) < order.size()) order.resize(static_cast<std::size_t>(p.top_k));
-    const auto weight = [&](int i) { return std::exp((static_cast<double>(logits[static_cast<std::size_t>(i)]) - static_cast<double>(logits[static_cast<std::size_t>(order[0])])) / p.temperature); };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+    });
+    if (p.top_k > 0 && static_cast<std::size_t>(p.top_k) < order.size())
+      order.resize(static_cast<std::size_t>(p.top_k));
+    const auto weight = [&](int i) {
+      return std::exp((static_cast<double>(logits[static_cast<std::size_t>(i)]) -
+                       static_cast<double>(logits[static_cast<std::size_t>(order[0])])) /
+                      p.temperature);
+    };
     double mass = 0;
     for (const int i : order) mass += weight(i);
     std::size_t keep = 0;
-    for (double sum = 0; keep < order.size() && (keep == 0 || (sum < (p.top_p - 1e-6) * mass && weight(order[keep]) >= p.min_p)); ++keep) sum += weight(order[keep]);
+    for (double sum = 0;
+         keep < order.size() && (keep == 0 || (sum < (p.top_p - 1e-6) * mass && weight(order[keep]) >= p.min_p));
+         ++keep)
+      sum += weight(order[keep]);
     order.resize(keep);
     std::sort(order.begin(), order.end());
     double kept = 0;
@@ -144,7 +159,7 @@ TEST(Sampler, AFilterThatRemovesNothingChangesNothing) {
     args.rows = 1;
     args.vocab = 200;
     kernels::logprob_forward(args);
-    EXPECT_EQ(plain.logprob, scored); // invariant 3 at its root
+    EXPECT_EQ(plain.logprob, scored);  // invariant 3 at its root
   }
 }
 
@@ -171,8 +186,10 @@ TEST(Sampler, ImpossibleTokensAreNeverDrawn) {
 TEST(Sampler, LogitsThatAreNotFiniteGiveNoToken) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   Sampler sampler;
-  for (const std::vector<float>& logits : {std::vector<float>{0, NAN, 1}, {kInf, 0, 0}, {-kInf, -kInf, -kInf}, {NAN, NAN, NAN}})
-    for (const double temperature : {0.0, 1.0}) EXPECT_EQ(sampler.sample(logits, {.temperature = temperature}, 0.5).id, -1);
+  for (const std::vector<float>& logits :
+       {std::vector<float>{0, NAN, 1}, {kInf, 0, 0}, {-kInf, -kInf, -kInf}, {NAN, NAN, NAN}})
+    for (const double temperature : {0.0, 1.0})
+      EXPECT_EQ(sampler.sample(logits, {.temperature = temperature}, 0.5).id, -1);
 }
 
 TEST(Sampler, SamplesWithTheRightFrequencies) {
@@ -180,7 +197,8 @@ TEST(Sampler, SamplesWithTheRightFrequencies) {
   Sampler sampler;
   const Rng rng(5, RngStream::kSampling, 1, 2);
   std::vector<int> count(3);
-  for (std::uint64_t i = 0; i < 20000; ++i) ++count[static_cast<std::size_t>(sampler.sample(logits, {}, rng.uniform_at(i)).id)];
+  for (std::uint64_t i = 0; i < 20000; ++i)
+    ++count[static_cast<std::size_t>(sampler.sample(logits, {}, rng.uniform_at(i)).id)];
   EXPECT_NEAR(count[0], 2000, 200);
   EXPECT_NEAR(count[1], 12000, 350);
   EXPECT_NEAR(count[2], 6000, 330);
@@ -201,5 +219,5 @@ TEST(Sampler, RefusesValuesOutOfRangeByName) {
   EXPECT_NE(message({.stop_strings = {"a", ""}}), "");
 }
 
-} // namespace
-} // namespace troupe::generate
+}  // namespace
+}  // namespace troupe::generate

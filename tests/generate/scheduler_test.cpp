@@ -30,7 +30,7 @@ TEST(Scheduler, PrefillsInChunksBesideEveryDecode) {
   for (bool sampled = false; !sampled;) {
     const Plan& plan = scheduler.plan();
     ASSERT_EQ(plan.work.size(), 2u);
-    EXPECT_EQ(plan.work[0].slot, a); // decodes every step
+    EXPECT_EQ(plan.work[0].slot, a);  // decodes every step
     EXPECT_EQ(plan.work[0].count, 1);
     EXPECT_TRUE(plan.work[0].samples);
     EXPECT_EQ(plan.work[1].slot, b);
@@ -44,13 +44,13 @@ TEST(Scheduler, PrefillsInChunksBesideEveryDecode) {
 TEST(Scheduler, AGroupComputesItsPromptOnce) {
   Scheduler scheduler({.pages = 64, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 64});
   for (int i = 0; i < 8; ++i) scheduler.add(prompt_of(10, 0), 10);
-  EXPECT_EQ(scheduler.plan().work.size(), 1u); // the others wait for it
+  EXPECT_EQ(scheduler.plan().work.size(), 1u);  // the others wait for it
   finish_step(scheduler, scheduler.plan());
   const Plan& plan = scheduler.plan();
   ASSERT_EQ(plan.work.size(), 8u);
   for (const Work& w : plan.work) EXPECT_EQ(w.count, 1);
   EXPECT_EQ(scheduler.tokens_shared(), 7u * 9);
-  EXPECT_EQ(plan.copies.size(), 8u); // the last page holds 2 of 4 tokens: each writes into a copy of its own
+  EXPECT_EQ(plan.copies.size(), 8u);  // the last page holds 2 of 4 tokens: each writes into a copy of its own
   std::set<std::int32_t> last;
   for (const Work& w : plan.work) {
     const auto pages = scheduler.pages(w.slot);
@@ -73,7 +73,7 @@ TEST(Scheduler, WaitingSiblingsHoldUpNobodyBehindThem) {
   scheduler.add(prompt_of(40, 0), 40);
   finish_step(scheduler, scheduler.plan());
   const auto other = scheduler.add(prompt_of(1, 500), 1);
-  finish_step(scheduler, scheduler.plan()); // the budget is the leader's
+  finish_step(scheduler, scheduler.plan());  // the budget is the leader's
   EXPECT_EQ(scheduler.running(), 1);
   std::set<std::int32_t> seen;
   for (int i = 0; i < 9; ++i) {
@@ -94,7 +94,8 @@ TEST(Scheduler, TheYoungestIsPreemptedAndEverythingEnds) {
   for (int step = 0; step < 200 && sampled.size() < 4; ++step) {
     const Plan& plan = scheduler.plan();
     for (const std::int32_t slot : {oldest, middle, youngest}) {
-      const bool worked = std::any_of(plan.work.begin(), plan.work.end(), [&](const Work& w) { return w.slot == slot; });
+      const bool worked =
+          std::any_of(plan.work.begin(), plan.work.end(), [&](const Work& w) { return w.slot == slot; });
       if (sampled[slot] > 0 && sampled[slot] < 10 && !worked) preempted.insert(slot);
     }
     for (const Work& w : plan.work) {
@@ -129,7 +130,7 @@ TEST(Scheduler, NewWeightsMakeTheNextSampleComputeThePromptAnew) {
       EXPECT_EQ(scheduler.kv_oldest(running), (PolicyVersion{0, 0}));
     } else {
       EXPECT_EQ(count[running], 10);
-      EXPECT_EQ(count[fresh], 1); // shares what the running one computed anew
+      EXPECT_EQ(count[fresh], 1);  // shares what the running one computed anew
       EXPECT_EQ(scheduler.kv_oldest(running), (PolicyVersion{0, 1}));
     }
     EXPECT_EQ(scheduler.kv_oldest(fresh), (PolicyVersion{0, 1}));
@@ -157,8 +158,11 @@ TEST(Scheduler, KeepsItsRulesUnderRandomUse) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     Rng rng(seed, RngStream::kTest);
     const int page_tokens = 1 + static_cast<int>(rng.below(5));
-    const SchedulerOptions options{.pages = 30, .page_tokens = page_tokens, .sequences_max = 1 + static_cast<int>(rng.below(8)),
-                                   .prefill_tokens = 1 + static_cast<int>(rng.below(12)), .cached_prompts_max = static_cast<int>(rng.below(4))};
+    const SchedulerOptions options{.pages = 30,
+                                   .page_tokens = page_tokens,
+                                   .sequences_max = 1 + static_cast<int>(rng.below(8)),
+                                   .prefill_tokens = 1 + static_cast<int>(rng.below(12)),
+                                   .cached_prompts_max = static_cast<int>(rng.below(4))};
     Scheduler scheduler(options);
     struct Live {
       std::int32_t tokens, computed, longest;
@@ -170,14 +174,17 @@ TEST(Scheduler, KeepsItsRulesUnderRandomUse) {
         const auto extra = static_cast<std::int32_t>(rng.below(4));
         const auto slot = scheduler.add(prompt_of(prompt, prompt), prompt + extra);
         ASSERT_FALSE(live.contains(slot));
-        live[slot] = {prompt + extra, 0, std::min<std::int32_t>(prompt + extra + static_cast<std::int32_t>(rng.below(16)) + 1, 30 * page_tokens)};
+        live[slot] = {
+            prompt + extra, 0,
+            std::min<std::int32_t>(prompt + extra + static_cast<std::int32_t>(rng.below(16)) + 1, 30 * page_tokens)};
       }
       if (!live.empty() && rng.below(10) == 0) {
         const auto victim = std::next(live.begin(), static_cast<std::ptrdiff_t>(rng.below(live.size())))->first;
         scheduler.remove(victim);
         live.erase(victim);
       }
-      if (rng.below(25) == 0) scheduler.weights_changed({0, step}, rng.below(2) == 0 ? OnUpdate::kKeepKv : OnUpdate::kRecomputeKv);
+      if (rng.below(25) == 0)
+        scheduler.weights_changed({0, step}, rng.below(2) == 0 ? OnUpdate::kKeepKv : OnUpdate::kRecomputeKv);
 
       const Plan& plan = scheduler.plan();
       ASSERT_EQ(plan.work.empty(), live.empty()) << "seed " << seed;
@@ -207,7 +214,7 @@ TEST(Scheduler, KeepsItsRulesUnderRandomUse) {
         }
       }
     }
-    for (int step = 0; !live.empty(); ++step) { // nothing starves
+    for (int step = 0; !live.empty(); ++step) {  // nothing starves
       ASSERT_LT(step, 3000) << "seed " << seed;
       const std::vector<Work> work = scheduler.plan().work;
       for (const Work& w : work) {
@@ -223,5 +230,5 @@ TEST(Scheduler, KeepsItsRulesUnderRandomUse) {
   }
 }
 
-} // namespace
-} // namespace troupe::generate
+}  // namespace
+}  // namespace troupe::generate

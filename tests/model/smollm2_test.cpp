@@ -1,4 +1,6 @@
 // A real model: the greedy outputs of SmolLM2-135M-Instruct, read from its Q4_1 GGUF.
+#include <optional>
+
 #include "support.h"
 
 namespace troupe::model::test {
@@ -16,13 +18,15 @@ std::optional<fs::path> weights() {
 
 class SmolLm2 : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() {
+    if (const auto path = weights()) model_ = std::make_unique<Model>(value_or_die(load_model(*path)));
+  }
+  static void TearDownTestSuite() { model_.reset(); }
   void SetUp() override {
-    const auto path = weights();
-    if (!path) GTEST_SKIP() << "the weights are not here: run scripts/setup.sh --model models/smollm2-135m";
-    model_ = std::make_unique<Model>(value_or_die(load_model(*path)));
+    if (!model_) GTEST_SKIP() << "the weights are not here: run scripts/setup.sh --model models/smollm2-135m";
     golden_ = golden_json("smollm2");
   }
-  std::unique_ptr<Model> model_;
+  inline static std::unique_ptr<Model> model_;
   nlohmann::json golden_;
 };
 

@@ -292,6 +292,21 @@ TEST(DirectorFaults, UnansweredCommandsAreSentAgain) {
   EXPECT_EQ(bench.director.stats().steps_done, 1u);
 }
 
+TEST(DirectorFaults, AWorkerMayHoldAVersionBeforeItsPublicationIsHeardOf) {  // found by the simulator, seed 24
+  DirectorBench bench;
+  bench.begin(small_plan(1, 2), 1);
+  bench.finish_running();
+  bench.answer_publish = false;
+  bench.step_done();
+  bench.send(WorkerPulled{rollout_worker(0), {0, 1}});  // its lease was on the newest slot
+  bench.send(WorkerJoined{rollout_worker(1), {}});
+  bench.answer_pull = false;
+  bench.send(WorkerPulled{rollout_worker(1), {0, 1}});
+  EXPECT_TRUE(bench.running.empty());
+  EXPECT_TRUE(has<WorkerServing>(bench.send(Published{{0, 1}})));
+  EXPECT_EQ(bench.running.size(), 2u);
+}
+
 TEST(DirectorFaults, ARewardThatIsNotANumberIsAFailure) {
   DirectorBench bench;
   bench.begin(small_plan(1, 2), 1);

@@ -121,6 +121,15 @@ TEST(WeightPublication, AFailedCopyFreesItsSlot) {
   publish(store, {0, 0}, at(2s));
 }
 
+TEST(WeightPublication, ALeaseThatWasGivenUpRenewsItsSlot) {  // found by the simulator, seed 47
+  WeightPublication store(options());
+  publish(store, {0, 0}, at(0s));
+  store.handle(Lease{kA, 1, {0, 0}}, at(0s));
+  publish(store, {0, 1}, at(1s));
+  EXPECT_EQ(all<Grant>(store.handle(Lease{kA, 2, {0, 0}}, at(2s)))[0].slot, 1u);
+  EXPECT_TRUE(has<RenewSlot>(store.handle(Publish{{0, 2}}, at(3s)))) << "the first transfer may still run";
+}
+
 TEST(WeightPublication, TheDeadHoldNoLeases) {
   WeightPublication store(options());
   publish(store, {0, 0}, at(0s));

@@ -175,6 +175,7 @@ void RolloutProcess::pull(PolicyVersion version) {
   if (!rank) return port_.rollout(id, rollout::WorkerPullFailed{id, version, "the trainer is gone"});
   pulling_ = version;
   const std::uint64_t request = next_request_++;
+  asked_ = request;
   rank->readers[id] = [this, weak = std::weak_ptr(rank)](const publication::Effect& effect) {
     world_.send([this, effect, weak] {
       if (!alive || frozen) return;
@@ -190,6 +191,7 @@ void RolloutProcess::pull(PolicyVersion version) {
 }
 
 void RolloutProcess::transfer(const publication::Grant& grant, std::weak_ptr<RankProcess> weak) {
+  if (std::exchange(asked_, 0) != grant.request) return;  // the message came twice, or for a request given up
   const auto before = weak.lock();
   if (!before || before->memory(grant.slot).first != grant.generation) return;  // its key no longer works
   const Duration takes = world_.chance(0.05) ? world_.millis(2000, 6000) : world_.millis(20, 300);

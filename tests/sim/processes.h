@@ -120,6 +120,7 @@ class RolloutProcess {
   protocol::HeldWeights weights_;
   std::uint64_t next_ticket_ = 1;
   std::uint64_t next_request_ = 1;
+  std::uint64_t asked_ = 0;  // the lease request that waits for its grant
   std::uint64_t beats_ = 0;
   std::optional<PolicyVersion> pulling_;
   bool draining_ = false;
