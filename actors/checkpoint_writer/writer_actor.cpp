@@ -54,7 +54,9 @@ class WriterLogic final : public WorkerLogic {
   void prepare(const PrepareMemory& order) {
     const auto ready = [&]() -> Result<comm::RemoteRegion> {
       if (memory_ && layout_text_ == order.layout) return region_.descriptor();
-      TROUPE_TRY(auto layout, checkpoint::layout_from_json(order.layout));
+      const auto json = nlohmann::json::parse(order.layout, nullptr, false);
+      if (json.is_discarded()) return fail(ErrorCode::kCorrupt, "the state's layout is not JSON");
+      TROUPE_TRY(auto layout, checkpoint::layout_from_json(json));
       TROUPE_TRY_STATUS(checkpoint::check(layout));
       region_ = {};
       memory_.reset();

@@ -129,7 +129,7 @@ class RankLogic final : public WorkerLogic {
     if (!snapshot) return context_.fail(snapshot.error());
     snapshot_ = std::make_shared<const Snapshot>(std::move(*snapshot));
     stall_ = seconds(Clock::now() - start);
-    caf::anon_send(context_.head, StateLayoutIs{checkpoint::to_json(snapshot_->layout), snapshot_->layout.bytes});
+    caf::anon_send(context_.head, StateLayoutIs{checkpoint::to_json(snapshot_->layout).dump(), snapshot_->layout.bytes});
   }
 
   // The copy over UCX runs beside the next steps.

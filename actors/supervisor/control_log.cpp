@@ -15,7 +15,7 @@ using nlohmann::json;
 
 // "<16 hexadecimal digits of XXH3> <JSON>\n"
 std::string encode(const protocol::control::Record& record) {
-  const std::string text = to_json(record).dump();
+  const std::string text = protocol::to_json(record).dump();
   return hex64(hash64(std::string_view(text))) + " " + text + "\n";
 }
 

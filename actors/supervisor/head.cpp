@@ -58,7 +58,7 @@ caf::behavior Head::make_behavior() {
     } catch (const std::exception& e) {
       end(protocol::RunExit::kFailed, std::string("the head failed: ") + e.what());
     }
-    return caf::exit_reason::unhandled_exception;
+    return caf::make_error(caf::sec::runtime_error);
   });
   begin();
   return worker_handlers().or_else(rank_handlers()).or_else(rollout_handlers()).or_else(control_handlers());
@@ -71,7 +71,7 @@ void Head::begin() {
   for (const RoleRow& row : roster()) {
     const auto scaled_count = start_.wanted.find(row.role);
     const bool was_scaled = scaled_count != start_.wanted.end();
-    member_event(pm::SetWanted{row.role, was_scaled ? scaled_count->second.count : row.count(options_), was_scaled ? scaled_count->second.generation : 0});
+    member_event(pm::SetWanted{row.role, was_scaled ? scaled_count->second.count : row.count(options_), was_scaled ? scaled_count->second.generation : 1});
   }
   run_event(protocol::run::Start{start_.position, start_.epoch});
   arm(kSecondTimer, now + std::chrono::seconds(1));
@@ -90,6 +90,7 @@ caf::message_handler Head::worker_handlers() {
       [this](const Hello& hello, const caf::actor& worker) { worker_joined(hello, worker); },
       [this](const Alive& m) { heard(m.name, m.incarnation); },
       [this](const WorkerFailed& m) {
+        if (m.name == "rank/0") rank_failure_ = m.error.message;
         observer_.event("worker_failed", m.name, {{"incarnation", m.incarnation}, {"error", m.error.to_string()}});
         observer_.say("troupe: " + m.name + ": " + m.error.to_string());
       },
@@ -104,16 +105,8 @@ caf::message_handler Head::rank_handlers() {
       [this](const StepDone& m) { step_done(m); },
       [this](const WeightsPublished& m) { weights_published(m); },
       [this](const LeaseGranted& m) { lease_granted(m); },
-      [this](const StateLayoutIs& m) {
-        layout_ = m.layout;
-        layout_bytes_ = m.bytes;
-        prepare_memory();
-      },
-      [this](const MemoryReady& m) {
-        writer_region_ = m.region;
-        prepared_layout_ = layout_;
-        commit_event(protocol::checkpoint::Prepared{save_});
-      },
+      [this](const StateLayoutIs& m) { layout_is(m); },
+      [this](const MemoryReady& m) { memory_ready(m); },
       [this](const StateCopied& m) { state_copied(m); },
       [this](const Committed& m) { committed(m); },
       [this](const Exported& m) { exported(m); },

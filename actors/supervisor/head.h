@@ -127,7 +127,8 @@ class Head {
   void perform(const protocol::checkpoint::Remove& e);
   void send_mesh();
   void prepare_memory();
-  void request_commit();
+  void layout_is(const StateLayoutIs& message);
+  void memory_ready(const MemoryReady& message);
   void mesh_ready(const MeshReady& message);
   void step_done(const StepDone& message);
   void state_copied(const StateCopied& message);
@@ -136,6 +137,7 @@ class Head {
 
   // head_rollout.cpp: groups, weights, results
   void rollout_event(const protocol::rollout::Event& event);
+  void perform_all(const std::vector<protocol::rollout::Effect>& effects);
   void perform(const protocol::rollout::DispatchWork& e);
   void perform(const protocol::rollout::CancelSamples& e);
   void perform(const protocol::rollout::CancelAll& e);
@@ -143,6 +145,7 @@ class Head {
   void perform(const protocol::rollout::RequestTrainStep& e);
   void perform(const protocol::rollout::StartPublish& e);
   void perform(const protocol::rollout::TellWorkerPull& e);
+  void perform(const protocol::rollout::WorkerServing& e);
   void perform(const protocol::rollout::WorkerReleased& e);
   void perform(const protocol::rollout::WorkerUnfit& e);
   void perform(const protocol::rollout::EvaluationDone& e);
@@ -194,10 +197,10 @@ class Head {
 
   std::optional<protocol::run::BuildMesh> mesh_wanted_; // until the rank answered
   bool rolled_back_ = false;
+  std::string rank_failure_; // the rank's own last words
   std::map<PolicyVersion, std::pair<std::string, protocol::LedgerSnapshot>> commits_; // folder and ledger of each commit
   std::optional<protocol::run::Save> saving_;
-  bool commit_requested_ = false;
-  bool hold_commit_ = false; // a step is being taken in: its ledger is not complete yet
+  bool preparing_ = false;
   std::string layout_, prepared_layout_;
   std::uint64_t layout_bytes_ = 0;
   comm::RemoteRegion writer_region_;

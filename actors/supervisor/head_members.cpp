@@ -53,7 +53,10 @@ void Head::worker_joined(const Hello& hello, const caf::actor& worker) {
   switch (id->role) {
     case Role::kRollout: return rollout_event(pr::WorkerJoined{*id, std::nullopt});
     case Role::kEnvironment: router_.runner_joined(hello.name, worker); break;
-    case Role::kCheckpointWriter: prepared_layout_.clear(); prepare_memory(); break;
+    case Role::kCheckpointWriter:
+      prepared_layout_.clear();
+      commit_event(protocol::checkpoint::WriterJoined{});
+      break;
     case Role::kRank: send_mesh(); break;
   }
   member_event(pm::Serving{*id});
@@ -130,9 +133,12 @@ void Head::perform(const pm::Gone& e) {
     case Role::kEnvironment: return router_.runner_gone(name);
     case Role::kCheckpointWriter:
       prepared_layout_.clear();
-      if (commit_.busy()) commit_event(protocol::checkpoint::Failed{save_, name + " is gone: " + e.reason});
-      return;
-    case Role::kRank: return run_event(protocol::run::RankLost{name, e.reason});
+      return commit_event(protocol::checkpoint::WriterLost{name + " is gone: " + e.reason});
+    case Role::kRank: {
+      // What the rank said of itself is the cause; a plain kill has none, and two of them are not the same poison.
+      std::string cause = std::exchange(rank_failure_, {});
+      return run_event(protocol::run::RankLost{name, std::move(cause)});
+    }
   }
 }
 

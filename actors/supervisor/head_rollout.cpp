@@ -24,8 +24,11 @@ pr::SampleName sample_name(bool eval, std::uint32_t evaluation, SampleId id) {
 } // namespace
 
 void Head::rollout_event(const pr::Event& event) {
-  if (ended_) return;
-  for (const pr::Effect& effect : rollout_.handle(event, head_now())) {
+  if (!ended_) perform_all(rollout_.handle(event, head_now()));
+}
+
+void Head::perform_all(const std::vector<pr::Effect>& effects) {
+  for (const pr::Effect& effect : effects) {
     std::visit(
         [this](const auto& e) {
           using E = std::decay_t<decltype(e)>;
@@ -89,6 +92,8 @@ void Head::perform(const pr::StartPublish& e) { send_rank(PublishWeights{e.versi
 void Head::perform(const pr::TellWorkerPull& e) {
   send_rank(LeaseWeights{worker_name(e.worker), e.worker.incarnation, ++lease_request_, e.version});
 }
+
+void Head::perform(const pr::WorkerServing& e) { member_event(pm::Serving{e.worker}); }
 
 void Head::perform(const pr::WorkerReleased& e) { member_event(pm::Empty{e.worker}); }
 

@@ -25,7 +25,6 @@ void Head::run_event(const prun::Event& event) {
         },
         effect);
   }
-  request_commit();
 }
 
 void Head::perform(const prun::BuildMesh& e) {
@@ -66,10 +65,9 @@ void Head::perform(const prun::StartStage& e) {
   const HeadStage& stage = options_.stages.at(e.stage);
   stage_began_ = step_began_ = head_now();
   stage_begin_step_ = e.steps_done;
-  layout_.clear(); // the state of another stage may hold other tensors
   observer_.event("stage", stage.spec.name, {{"stage", e.stage}, {"steps_done", e.steps_done}});
   send_rank(StartStage{static_cast<std::int32_t>(e.stage), e.steps_done});
-  if (stage.spec.kind == StageKind::kRl) rollout_event(pr::BeginTraining{stage.plan, run_.position().version, e.steps_done});
+  if (stage.spec.kind == StageKind::kRl) rollout_event(pr::BeginTraining{stage.plan, e.steps_done, run_.position().version});
 }
 
 void Head::perform(const prun::TrainStep& e) { send_rank(TrainStep{e.from, 0}); }
@@ -81,8 +79,9 @@ void Head::perform(const prun::StartEvaluation& e) {
 
 void Head::perform(const prun::Save& e) {
   saving_ = e;
-  commit_requested_ = false;
+  saved_ledger_ = rollout_.snapshot();
   send_rank(SnapshotState{e.version}); // before any later step: the rank's queue keeps the order
+  commit_event(pc::Request{e.version, to_json(e.position).dump()});
 }
 
 void Head::perform(const prun::StartExport& e) { send_rank(ExportModel{static_cast<std::int32_t>(e.stage), options_.stages.at(e.stage).export_folder}); }
@@ -107,15 +106,16 @@ void Head::perform(const prun::Ended& e) { end(e.exit, e.reason); }
 void Head::step_done(const StepDone& message) {
   if (message.version.epoch != run_.epoch()) return;
   report_step(message);
-  hold_commit_ = true;
-  run_event(prun::StepDone{message.version});
+  // The rollout director hears of the step first, so that the ledger of a commit includes it; its effects (the next train step) come after the
+  // run director's, so that a snapshot is taken before the weights change.
+  std::vector<pr::Effect> then;
   if (batch_ && message.version == PolicyVersion{batch_->from.epoch, batch_->from.step + 1}) {
     report_samples(batch_->prompts);
     batch_.reset();
-    rollout_event(pr::StepDone{message.version});
+    then = rollout_.handle(pr::StepDone{message.version}, head_now());
   }
-  hold_commit_ = false;
-  request_commit();
+  run_event(prun::StepDone{message.version});
+  perform_all(then);
 }
 
 void Head::exported(const Exported& message) {
@@ -140,24 +140,38 @@ void Head::commit_event(const pc::Event& event) {
   }
 }
 
-// The ledger of the commit is the one right after the step: the rollout director has seen it by now.
-void Head::request_commit() {
-  if (!saving_ || hold_commit_ || std::exchange(commit_requested_, true)) return;
-  saved_ledger_ = rollout_.snapshot();
-  commit_event(pc::Request{saving_->version, to_json(saving_->position).dump()});
-}
-
 void Head::perform(const pc::Prepare& e) {
   save_ = e.save;
-  copied_ = {};
+  preparing_ = true;
   prepare_memory();
 }
 
+// Metadata is exchanged once: the layout is known from the first snapshot on, and the writer keeps the memory for it.
 void Head::prepare_memory() {
   WorkerEntry* writer = only(Role::kCheckpointWriter);
-  if (writer == nullptr || layout_.empty() || !commit_.busy()) return;
-  if (prepared_layout_ == layout_) return commit_event(pc::Prepared{save_}); // metadata is exchanged once
+  if (!preparing_ || writer == nullptr || layout_.empty()) return;
+  if (prepared_layout_ == layout_) {
+    preparing_ = false;
+    return commit_event(pc::Prepared{save_});
+  }
   caf::anon_send(writer->actor, PrepareMemory{layout_, layout_bytes_});
+}
+
+void Head::layout_is(const StateLayoutIs& message) {
+  const bool changed = !prepared_layout_.empty() && message.layout != prepared_layout_;
+  layout_ = message.layout;
+  layout_bytes_ = message.bytes;
+  if (!changed) return prepare_memory();
+  // A stage with other tensors (a reference policy): what the writer has prepared does not fit.
+  prepared_layout_.clear();
+  commit_event(pc::WriterLost{"the state has another layout now"});
+  commit_event(pc::WriterJoined{});
+}
+
+void Head::memory_ready(const MemoryReady& message) {
+  writer_region_ = message.region;
+  prepared_layout_ = layout_;
+  prepare_memory();
 }
 
 void Head::perform(const pc::CopyState& e) { send_rank(CopyState{e.save, e.version, writer_region_}); }

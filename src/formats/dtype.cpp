@@ -14,8 +14,22 @@ struct Row {
   std::string_view name;
   std::size_t bytes;
 };
-constexpr std::array<Row, 16> kRows = {{{"BOOL", 1}, {"U8", 1}, {"I8", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"I16", 2}, {"U16", 2},
-                                        {"F16", 2}, {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4}, {"I64", 8}, {"U64", 8}, {"F64", 8}}};
+constexpr std::array<Row, 16> kRows = {{{"BOOL", 1},
+                                        {"U8", 1},
+                                        {"I8", 1},
+                                        {"F8_E4M3", 1},
+                                        {"F8_E5M2", 1},
+                                        {"F8_E8M0", 1},
+                                        {"I16", 2},
+                                        {"U16", 2},
+                                        {"F16", 2},
+                                        {"BF16", 2},
+                                        {"I32", 4},
+                                        {"U32", 4},
+                                        {"F32", 4},
+                                        {"I64", 8},
+                                        {"U64", 8},
+                                        {"F64", 8}}};
 
 template <class T>
 T load(const std::byte* from) {
@@ -24,7 +38,7 @@ T load(const std::byte* from) {
   return value;
 }
 
-} // namespace
+}  // namespace
 
 std::size_t element_bytes(DType dtype) { return kRows[static_cast<std::size_t>(dtype)].bytes; }
 
@@ -56,7 +70,8 @@ std::uint16_t float_to_half(float value) {
   if (magnitude >= 0x477FF000U) return static_cast<std::uint16_t>(sign | 0x7C00U);  // rounds past 65504
   if (magnitude < 0x38800000U) {  // subnormal: the sum with 0.5 leaves the rounded mantissa in the low bits
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5F)));
+    return static_cast<std::uint16_t>(sign |
+                                      (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5F)));
   }
   const std::uint32_t rounded = magnitude + 0xFFFU + ((magnitude >> 13) & 1U);
   return static_cast<std::uint16_t>(sign | ((rounded - (112U << 23)) >> 13));
@@ -105,4 +120,4 @@ bool convert_from_float(DType dtype, std::span<const float> values, std::span<st
   return true;
 }
 
-} // namespace troupe::formats
+}  // namespace troupe::formats

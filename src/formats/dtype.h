@@ -11,7 +11,24 @@
 namespace troupe::formats {
 
 /// The element types that safetensors names.
-enum class DType : std::uint8_t { kBool, kU8, kI8, kF8E4M3, kF8E5M2, kF8E8M0, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kI64, kU64, kF64 };
+enum class DType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64
+};
 
 /// Bytes of one element.
 [[nodiscard]] std::size_t element_bytes(DType dtype);
@@ -32,4 +49,4 @@ enum class DType : std::uint8_t { kBool, kU8, kI8, kF8E4M3, kF8E5M2, kF8E8M0, kI
 /// Writes `values` as F32, F16 or BF16 into `out`, which holds exactly their bytes. False for every other type.
 [[nodiscard]] bool convert_from_float(DType dtype, std::span<const float> values, std::span<std::byte> out);
 
-} // namespace troupe::formats
+}  // namespace troupe::formats

@@ -15,9 +15,14 @@ struct Layout {
   const char* name;
   std::uint64_t values, bytes;
 };
-constexpr std::array<Layout, 8> kLayouts = {{{GgufType::kF32, "F32", 1, 4}, {GgufType::kF16, "F16", 1, 2}, {GgufType::kBF16, "BF16", 1, 2},
-                                             {GgufType::kQ4_0, "Q4_0", 32, 18}, {GgufType::kQ4_1, "Q4_1", 32, 20}, {GgufType::kQ8_0, "Q8_0", 32, 34},
-                                             {GgufType::kQ4_K, "Q4_K", 256, 144}, {GgufType::kQ6_K, "Q6_K", 256, 210}}};
+constexpr std::array<Layout, 8> kLayouts = {{{GgufType::kF32, "F32", 1, 4},
+                                             {GgufType::kF16, "F16", 1, 2},
+                                             {GgufType::kBF16, "BF16", 1, 2},
+                                             {GgufType::kQ4_0, "Q4_0", 32, 18},
+                                             {GgufType::kQ4_1, "Q4_1", 32, 20},
+                                             {GgufType::kQ8_0, "Q8_0", 32, 34},
+                                             {GgufType::kQ4_K, "Q4_K", 256, 144},
+                                             {GgufType::kQ6_K, "Q6_K", 256, 210}}};
 
 const Layout* layout_of(std::uint32_t type) {
   for (const Layout& layout : kLayouts)
@@ -26,15 +31,41 @@ const Layout* layout_of(std::uint32_t type) {
 }
 
 /// Kinds of metadata values, numbered as in the file.
-enum class Kind : std::uint32_t { kU8 = 0, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
+enum class Kind : std::uint32_t {
+  kU8 = 0,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64
+};
 
 std::size_t fixed_bytes(Kind kind) {
   switch (kind) {
-    case Kind::kU8: case Kind::kI8: case Kind::kBool: return 1;
-    case Kind::kU16: case Kind::kI16: return 2;
-    case Kind::kU32: case Kind::kI32: case Kind::kF32: return 4;
-    case Kind::kU64: case Kind::kI64: case Kind::kF64: return 8;
-    default: return 0;
+    case Kind::kU8:
+    case Kind::kI8:
+    case Kind::kBool:
+      return 1;
+    case Kind::kU16:
+    case Kind::kI16:
+      return 2;
+    case Kind::kU32:
+    case Kind::kI32:
+    case Kind::kF32:
+      return 4;
+    case Kind::kU64:
+    case Kind::kI64:
+    case Kind::kF64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -47,7 +78,7 @@ constexpr std::uint64_t kStringHeaderBytes = 8;
 constexpr std::uint64_t kPairBytesMin = 8 + 4 + 1;
 constexpr std::uint64_t kTensorBytesMin = 8 + 4 + 4 + 8;
 
-} // namespace
+}  // namespace
 
 class GgufParser {
  public:
@@ -59,18 +90,25 @@ class GgufParser {
     std::uint64_t pair_count = 0;
     if (!take(magic) || magic != 0x46554747U) return corrupt("it does not start with 'GGUF'");
     if (!take(file_.version_)) return truncated("its version");
-    if (file_.version_ != 2 && file_.version_ != 3) return corrupt("its version is " + std::to_string(file_.version_) + ", known are 2 and 3");
+    if (file_.version_ != 2 && file_.version_ != 3)
+      return corrupt("its version is " + std::to_string(file_.version_) + ", known are 2 and 3");
     if (!take(tensor_count) || !take(pair_count)) return truncated("its counts");
-    if (pair_count > left() / kPairBytesMin) return corrupt("it claims " + std::to_string(pair_count) + " metadata entries, more than it has room for");
+    if (pair_count > left() / kPairBytesMin)
+      return corrupt("it claims " + std::to_string(pair_count) + " metadata entries, more than it has room for");
     for (std::uint64_t i = 0; i < pair_count; ++i) TROUPE_TRY_STATUS(parse_pair());
-    if (tensor_count > left() / kTensorBytesMin) return corrupt("it claims " + std::to_string(tensor_count) + " tensors, more than it has room for");
+    if (tensor_count > left() / kTensorBytesMin)
+      return corrupt("it claims " + std::to_string(tensor_count) + " tensors, more than it has room for");
     for (std::uint64_t i = 0; i < tensor_count; ++i) TROUPE_TRY_STATUS(parse_tensor());
     return place_tensors();
   }
 
  private:
-  [[nodiscard]] Status corrupt(const std::string& why) const { return fail(ErrorCode::kCorrupt, "not a usable GGUF file: " + why, file_.path_.string()); }
-  [[nodiscard]] Status truncated(const std::string& what) const { return corrupt("it ends within " + what + " (truncated?)"); }
+  [[nodiscard]] Status corrupt(const std::string& why) const {
+    return fail(ErrorCode::kCorrupt, "not a usable GGUF file: " + why, file_.path_.string());
+  }
+  [[nodiscard]] Status truncated(const std::string& what) const {
+    return corrupt("it ends within " + what + " (truncated?)");
+  }
   [[nodiscard]] std::size_t left() const { return bytes_.size() - position_; }
 
   template <class T>
@@ -98,14 +136,23 @@ class GgufParser {
 
   std::int64_t take_integer(Kind kind) {
     switch (kind) {
-      case Kind::kU8: case Kind::kBool: return take_as<std::uint8_t, std::int64_t>();
-      case Kind::kI8: return take_as<std::int8_t, std::int64_t>();
-      case Kind::kU16: return take_as<std::uint16_t, std::int64_t>();
-      case Kind::kI16: return take_as<std::int16_t, std::int64_t>();
-      case Kind::kU32: return take_as<std::uint32_t, std::int64_t>();
-      case Kind::kI32: return take_as<std::int32_t, std::int64_t>();
-      case Kind::kU64: return take_as<std::uint64_t, std::int64_t>();
-      default: return take_as<std::int64_t, std::int64_t>();
+      case Kind::kU8:
+      case Kind::kBool:
+        return take_as<std::uint8_t, std::int64_t>();
+      case Kind::kI8:
+        return take_as<std::int8_t, std::int64_t>();
+      case Kind::kU16:
+        return take_as<std::uint16_t, std::int64_t>();
+      case Kind::kI16:
+        return take_as<std::int16_t, std::int64_t>();
+      case Kind::kU32:
+        return take_as<std::uint32_t, std::int64_t>();
+      case Kind::kI32:
+        return take_as<std::int32_t, std::int64_t>();
+      case Kind::kU64:
+        return take_as<std::uint64_t, std::int64_t>();
+      default:
+        return take_as<std::int64_t, std::int64_t>();
     }
   }
 
@@ -118,7 +165,8 @@ class GgufParser {
     if (key.size() > kNameBytesMax) return corrupt("a metadata key is " + std::to_string(key.size()) + " bytes long");
     const std::string name(key);
     if (!take(kind_number)) return truncated("the metadata entry '" + name + "'");
-    if (kind_number > static_cast<std::uint32_t>(Kind::kF64)) return corrupt("the metadata entry '" + name + "' has the unknown kind " + std::to_string(kind_number));
+    if (kind_number > static_cast<std::uint32_t>(Kind::kF64))
+      return corrupt("the metadata entry '" + name + "' has the unknown kind " + std::to_string(kind_number));
     const Kind kind{kind_number};
     GgufValue value;
     if (kind == Kind::kArray) {
@@ -129,11 +177,15 @@ class GgufParser {
       value = text;
     } else {
       if (left() < fixed_bytes(kind)) return truncated("the metadata entry '" + name + "'");
-      if (kind == Kind::kBool) value = take_integer(kind) != 0;
-      else if (is_fraction(kind)) value = take_fraction(kind);
-      else value = take_integer(kind);
+      if (kind == Kind::kBool)
+        value = take_integer(kind) != 0;
+      else if (is_fraction(kind))
+        value = take_fraction(kind);
+      else
+        value = take_integer(kind);
     }
-    if (!file_.metadata_.emplace(name, std::move(value)).second) return corrupt("the metadata entry '" + name + "' occurs twice");
+    if (!file_.metadata_.emplace(name, std::move(value)).second)
+      return corrupt("the metadata entry '" + name + "' occurs twice");
     return {};
   }
 
@@ -145,7 +197,9 @@ class GgufParser {
       return corrupt("the array '" + name + "' has elements of the unsupported kind " + std::to_string(kind_number));
     const Kind kind{kind_number};
     const std::uint64_t least = kind == Kind::kString ? kStringHeaderBytes : fixed_bytes(kind);
-    if (count > left() / least) return corrupt("the array '" + name + "' claims " + std::to_string(count) + " elements, more than the file has room for");
+    if (count > left() / least)
+      return corrupt("the array '" + name + "' claims " + std::to_string(count) +
+                     " elements, more than the file has room for");
     if (kind == Kind::kString) {
       std::vector<std::string_view> all(count);
       for (auto& text : all)
@@ -168,10 +222,12 @@ class GgufParser {
     std::uint32_t dimensions = 0;
     std::uint64_t offset = 0;
     if (!take_string(name) || !take(dimensions)) return truncated("its tensor table");
-    if (name.empty() || name.size() > kNameBytesMax) return corrupt("a tensor has a name of " + std::to_string(name.size()) + " bytes");
+    if (name.empty() || name.size() > kNameBytesMax)
+      return corrupt("a tensor has a name of " + std::to_string(name.size()) + " bytes");
     GgufTensor tensor;
     tensor.name = name;
-    if (dimensions > kDimensionsMax) return corrupt("tensor '" + tensor.name + "' has " + std::to_string(dimensions) + " dimensions");
+    if (dimensions > kDimensionsMax)
+      return corrupt("tensor '" + tensor.name + "' has " + std::to_string(dimensions) + " dimensions");
     std::uint64_t elements = 1;
     for (std::uint32_t d = 0; d < dimensions; ++d) {
       std::uint64_t length = 0;
@@ -181,11 +237,13 @@ class GgufParser {
       tensor.shape.insert(tensor.shape.begin(), static_cast<std::int64_t>(length));
     }
     if (!take(tensor.type) || !take(offset)) return truncated("its tensor table");
-    if (!file_.index_.emplace(tensor.name, file_.tensors_.size()).second) return corrupt("two tensors are named '" + tensor.name + "'");
+    if (!file_.index_.emplace(tensor.name, file_.tensors_.size()).second)
+      return corrupt("two tensors are named '" + tensor.name + "'");
     if (const Layout* layout = layout_of(tensor.type)) {
       const std::uint64_t row = tensor.shape.empty() ? 1 : static_cast<std::uint64_t>(tensor.shape.back());
       if (row % layout->values != 0)
-        return corrupt("tensor '" + tensor.name + "' is " + layout->name + " with rows of " + std::to_string(row) + ", not a multiple of " + std::to_string(layout->values));
+        return corrupt("tensor '" + tensor.name + "' is " + layout->name + " with rows of " + std::to_string(row) +
+                       ", not a multiple of " + std::to_string(layout->values));
       sizes_.push_back(elements / layout->values * layout->bytes);
     } else {
       sizes_.push_back(0);
@@ -205,15 +263,19 @@ class GgufParser {
     const auto data = bytes_.subspan(start);
     std::vector<std::size_t> order(sizes_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return offsets_[a] != offsets_[b] ? offsets_[a] < offsets_[b] : sizes_[a] < sizes_[b]; });
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return offsets_[a] != offsets_[b] ? offsets_[a] < offsets_[b] : sizes_[a] < sizes_[b];
+    });
     std::uint64_t taken = 0;
     std::size_t previous = 0;
     for (const std::size_t i : order) {
       GgufTensor& tensor = file_.tensors_[i];
       if (offsets_[i] > data.size() || sizes_[i] > data.size() - offsets_[i])
-        return corrupt("tensor '" + tensor.name + "' needs bytes " + std::to_string(offsets_[i]) + " to " + std::to_string(offsets_[i] + sizes_[i]) + " of " +
-                       std::to_string(data.size()) + " (truncated?)");
-      if (sizes_[i] > 0 && offsets_[i] < taken) return corrupt("tensor '" + tensor.name + "' overlaps tensor '" + file_.tensors_[previous].name + "'");
+        return corrupt("tensor '" + tensor.name + "' needs bytes " + std::to_string(offsets_[i]) + " to " +
+                       std::to_string(offsets_[i] + sizes_[i]) + " of " + std::to_string(data.size()) +
+                       " (truncated?)");
+      if (sizes_[i] > 0 && offsets_[i] < taken)
+        return corrupt("tensor '" + tensor.name + "' overlaps tensor '" + file_.tensors_[previous].name + "'");
       tensor.bytes = data.subspan(offsets_[i], sizes_[i]);
       taken = std::max(taken, offsets_[i] + sizes_[i]);
       previous = i;
@@ -256,7 +318,7 @@ template <class T>
 const T* held(const GgufValue* value) {
   return value == nullptr ? nullptr : std::get_if<T>(value);
 }
-} // namespace
+}  // namespace
 
 std::optional<bool> GgufFile::boolean(std::string_view key) const {
   const bool* found = held<bool>(value(key));
@@ -299,4 +361,4 @@ const GgufTensor* GgufFile::find(std::string_view name) const {
   return it == index_.end() ? nullptr : &tensors_[it->second];
 }
 
-} // namespace troupe::formats
+}  // namespace troupe::formats

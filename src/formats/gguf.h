@@ -20,7 +20,16 @@
 namespace troupe::formats {
 
 /// The storage types that `dequantise` knows; values are those of the file.
-enum class GgufType : std::uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kQ4_K = 12, kQ6_K = 14, kBF16 = 30 };
+enum class GgufType : std::uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ6_K = 14,
+  kBF16 = 30
+};
 
 /// "Q4_K"; "type 99" for one this reader does not know.
 [[nodiscard]] std::string gguf_type_name(std::uint32_t type);
@@ -28,20 +37,23 @@ enum class GgufType : std::uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, 
 /// One entry of the tensor table. `bytes` points into the mapping of the file.
 struct GgufTensor {
   std::string name;
-  std::uint32_t type = 0;           ///< A GgufType, or a number this reader does not know (then `bytes` is empty).
-  std::vector<std::int64_t> shape;  ///< Row-major, outermost first (the file stores the reverse): a matrix is [out, in].
+  std::uint32_t type = 0;  ///< A GgufType, or a number this reader does not know (then `bytes` is empty).
+  std::vector<std::int64_t>
+      shape;  ///< Row-major, outermost first (the file stores the reverse): a matrix is [out, in].
   std::span<const std::byte> bytes;
   [[nodiscard]] std::int64_t elements() const;
 };
 
-/// A metadata value. Integers of every width (and bools in arrays) widen to int64, floats to double; string arrays are views into the mapping.
-using GgufValue = std::variant<bool, std::int64_t, double, std::string_view, std::vector<std::int64_t>, std::vector<double>,
-                               std::vector<std::string_view>>;
+/// A metadata value. Integers of every width (and bools in arrays) widen to int64, floats to double; string arrays are
+/// views into the mapping.
+using GgufValue = std::variant<bool, std::int64_t, double, std::string_view, std::vector<std::int64_t>,
+                               std::vector<double>, std::vector<std::string_view>>;
 
 /// An open file. Views stay valid as long as this object lives (moving it keeps them valid).
 class GgufFile {
  public:
-  /// Errors: as system_error; kCorrupt naming the file and what is wrong (magic, version, truncated, duplicate key or tensor, overlap, ...).
+  /// Errors: as system_error; kCorrupt naming the file and what is wrong (magic, version, truncated, duplicate key or
+  /// tensor, overlap, ...).
   [[nodiscard]] static Result<GgufFile> open(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -77,4 +89,4 @@ class GgufFile {
 /// Errors: kInvalidArgument naming the tensor and its storage type when the type is unknown or `out` has another size.
 [[nodiscard]] Status dequantise(const GgufTensor& tensor, std::span<float> out);
 
-} // namespace troupe::formats
+}  // namespace troupe::formats

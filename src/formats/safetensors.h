@@ -31,8 +31,9 @@ struct TensorView {
 /// An open file. Views stay valid as long as this object lives (moving it keeps them valid).
 class SafetensorsFile {
  public:
-  /// Errors: as system_error; kCorrupt naming the file and what is wrong (header beyond the file, not JSON, nested, duplicate name,
-  /// unknown type, range that leaves the file, overlaps another or disagrees with shape x type, bytes that belong to no tensor).
+  /// Errors: as system_error; kCorrupt naming the file and what is wrong (header beyond the file, not JSON, nested,
+  /// duplicate name, unknown type, range that leaves the file, overlaps another or disagrees with shape x type, bytes
+  /// that belong to no tensor).
   [[nodiscard]] static Result<SafetensorsFile> open(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -55,8 +56,9 @@ class SafetensorsFile {
 /// The weights of a model folder: model.safetensors, or the shards that model.safetensors.index.json names.
 class SafetensorsFolder {
  public:
-  /// Errors: kNotFound when the folder holds neither; kCorrupt when the index is not what it should be, names a file outside the folder,
-  /// or places a tensor in a shard that does not hold it; what SafetensorsFile::open says of a shard.
+  /// Errors: kNotFound when the folder holds neither; kCorrupt when the index is not what it should be, names a file
+  /// outside the folder, or places a tensor in a shard that does not hold it; what SafetensorsFile::open says of a
+  /// shard.
   [[nodiscard]] static Result<SafetensorsFolder> open(const std::filesystem::path& folder);
 
   [[nodiscard]] const TensorView* find(std::string_view name) const;
@@ -73,8 +75,10 @@ class SafetensorsFolder {
 [[nodiscard]] Status write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                                        const std::map<std::string, std::string>& metadata = {});
 
-/// Writes `folder`/model.safetensors when everything fits into `shard_max` bytes, otherwise model-00001-of-000NN.safetensors and so on,
-/// and the index last. A tensor is never split. Errors: as write_safetensors.
-[[nodiscard]] Status write_safetensors_folder(const std::filesystem::path& folder, std::span<const TensorView> tensors, Bytes shard_max);
+/// Writes `folder`/model.safetensors when everything fits into `shard_max` bytes, otherwise
+/// model-00001-of-000NN.safetensors and so on, and the index last. A tensor is never split. Errors: as
+/// write_safetensors.
+[[nodiscard]] Status write_safetensors_folder(const std::filesystem::path& folder, std::span<const TensorView> tensors,
+                                              Bytes shard_max);
 
-} // namespace troupe::formats
+}  // namespace troupe::formats

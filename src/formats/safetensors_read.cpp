@@ -23,7 +23,8 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-/// Takes the header event by event: nothing but the three known fields per tensor, no name twice, no nesting beyond the format's.
+/// Takes the header event by event: nothing but the three known fields per tensor, no name twice, no nesting beyond the
+/// format's.
 class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<Entry> entries;
@@ -45,14 +46,16 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     if (entry.shape.size() == kDimensionsMax) return refuse("more than 16 dimensions");
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return refuse("a dimension beyond 63 bits");
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      return refuse("a dimension beyond 63 bits");
     entry.shape.push_back(static_cast<std::int64_t>(value));
     return true;
   }
 
   bool string(string_t& value) override {
     if (depth_ != 2) return refuse("a string");
-    if (in_metadata_) return metadata.emplace(field_, value).second || refuse("the metadata key '" + field_ + "' twice");
+    if (in_metadata_)
+      return metadata.emplace(field_, value).second || refuse("the metadata key '" + field_ + "' twice");
     if (field_ != "dtype") return refuse("a string");
     entries.back().dtype = value;
     return true;
@@ -90,7 +93,10 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     field_ = value;
     if (in_metadata_) return true;
     Entry& entry = entries.back();
-    bool* seen = value == "dtype" ? &entry.has_dtype : value == "shape" ? &entry.has_shape : value == "data_offsets" ? &entry.has_offsets : nullptr;
+    bool* seen = value == "dtype"          ? &entry.has_dtype
+                 : value == "shape"        ? &entry.has_shape
+                 : value == "data_offsets" ? &entry.has_offsets
+                                           : nullptr;
     if (seen == nullptr) return refuse("the unknown field '" + value + "'");
     if (*seen) return refuse("the field '" + value + "' twice");
     return *seen = true;
@@ -112,7 +118,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string> names_;
 };
 
-} // namespace
+}  // namespace
 
 std::int64_t TensorView::elements() const {
   std::int64_t count = 1;
@@ -130,7 +136,8 @@ class SafetensorsParser {
     if (bytes.size() < sizeof header_bytes) return corrupt("it is shorter than its 8-byte header length");
     std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
     if (header_bytes > kHeaderBytesMax || header_bytes > bytes.size() - sizeof header_bytes)
-      return corrupt("its header claims " + std::to_string(header_bytes) + " bytes, the file has " + std::to_string(bytes.size()));
+      return corrupt("its header claims " + std::to_string(header_bytes) + " bytes, the file has " +
+                     std::to_string(bytes.size()));
     const char* text = reinterpret_cast<const char*>(bytes.data()) + sizeof header_bytes;
     HeaderHandler handler;
     const bool ok = nlohmann::json::sax_parse(text, text + header_bytes, &handler);
@@ -142,22 +149,27 @@ class SafetensorsParser {
   }
 
  private:
-  [[nodiscard]] Status corrupt(const std::string& why) const { return fail(ErrorCode::kCorrupt, "not a usable safetensors file: " + why, file_.path_.string()); }
+  [[nodiscard]] Status corrupt(const std::string& why) const {
+    return fail(ErrorCode::kCorrupt, "not a usable safetensors file: " + why, file_.path_.string());
+  }
 
   Status add(Entry& entry) {
     const auto dtype = dtype_from(entry.dtype);
     if (!dtype) return corrupt("tensor '" + entry.name + "' has the unknown type '" + entry.dtype.substr(0, 32) + "'");
     std::uint64_t size = element_bytes(*dtype);
     for (const std::int64_t n : entry.shape)
-      if (__builtin_mul_overflow(size, static_cast<std::uint64_t>(n), &size) || size > (std::uint64_t{1} << 62)) return corrupt("tensor '" + entry.name + "' has an impossible shape");
+      if (__builtin_mul_overflow(size, static_cast<std::uint64_t>(n), &size) || size > (std::uint64_t{1} << 62))
+        return corrupt("tensor '" + entry.name + "' has an impossible shape");
     const std::uint64_t begin = entry.offsets[0];
     const std::uint64_t end = entry.offsets[1];
     if (begin > end || end > data_.size())
-      return corrupt("tensor '" + entry.name + "' lies at bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of " + std::to_string(data_.size()) +
-                     " (truncated?)");
+      return corrupt("tensor '" + entry.name + "' lies at bytes " + std::to_string(begin) + " to " +
+                     std::to_string(end) + " of " + std::to_string(data_.size()) + " (truncated?)");
     if (end - begin != size)
-      return corrupt("tensor '" + entry.name + "' has " + std::to_string(end - begin) + " bytes, its shape and type need " + std::to_string(size));
-    file_.tensors_.push_back(TensorView{std::move(entry.name), *dtype, std::move(entry.shape), data_.subspan(begin, size)});
+      return corrupt("tensor '" + entry.name + "' has " + std::to_string(end - begin) +
+                     " bytes, its shape and type need " + std::to_string(size));
+    file_.tensors_.push_back(
+        TensorView{std::move(entry.name), *dtype, std::move(entry.shape), data_.subspan(begin, size)});
     return {};
   }
 
@@ -169,8 +181,10 @@ class SafetensorsParser {
     });
     const std::byte* next = data_.data();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].bytes.data() < next) return corrupt("tensor '" + tensors[i].name + "' overlaps tensor '" + tensors[i - 1].name + "'");
-      if (tensors[i].bytes.data() > next) return corrupt("there are bytes of no tensor before '" + tensors[i].name + "'");
+      if (tensors[i].bytes.data() < next)
+        return corrupt("tensor '" + tensors[i].name + "' overlaps tensor '" + tensors[i - 1].name + "'");
+      if (tensors[i].bytes.data() > next)
+        return corrupt("there are bytes of no tensor before '" + tensors[i].name + "'");
       next += tensors[i].bytes.size();
       file_.index_.emplace(tensors[i].name, i);
     }
@@ -199,7 +213,9 @@ namespace {
 
 /// The index's weight_map: tensor name -> file name inside the folder.
 Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
-  const auto corrupt = [&](const std::string& why) { return fail(ErrorCode::kCorrupt, "not a usable index of shards: " + why, path.string()); };
+  const auto corrupt = [&](const std::string& why) {
+    return fail(ErrorCode::kCorrupt, "not a usable index of shards: " + why, path.string());
+  };
   TROUPE_TRY(const std::string text, read_file(path, kHeaderBytesMax));
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) return corrupt("it is not a JSON object");
@@ -216,7 +232,7 @@ Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
   return map;
 }
 
-} // namespace
+}  // namespace
 
 Result<SafetensorsFolder> SafetensorsFolder::open(const fs::path& folder) {
   SafetensorsFolder result;
@@ -225,7 +241,8 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::exists(index, ignored)) {
     if (!fs::exists(single, ignored))
-      return fail(ErrorCode::kNotFound, "no weights: neither model.safetensors nor model.safetensors.index.json is there", folder.string());
+      return fail(ErrorCode::kNotFound,
+                  "no weights: neither model.safetensors nor model.safetensors.index.json is there", folder.string());
     TROUPE_TRY(auto file, SafetensorsFile::open(single));
     result.files_.push_back(std::move(file));
     for (const TensorView& tensor : result.files_.front().tensors()) result.index_.emplace(tensor.name, &tensor);
@@ -242,12 +259,16 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const fs::path& folder) {
     for (const TensorView& tensor : file.tensors()) {
       const auto place = map.find(tensor.name);
       if (place == map.end() || place->second != file.path().filename())
-        return fail(ErrorCode::kCorrupt, "shard " + file.path().filename().string() + " holds '" + tensor.name + "', which the index does not place there", index.string());
+        return fail(ErrorCode::kCorrupt,
+                    "shard " + file.path().filename().string() + " holds '" + tensor.name +
+                        "', which the index does not place there",
+                    index.string());
       result.index_.emplace(tensor.name, &tensor);
     }
   for (const auto& [tensor, shard] : map)
     if (!result.index_.contains(tensor))
-      return fail(ErrorCode::kCorrupt, "the index places '" + tensor + "' in " + shard + ", which does not hold it", index.string());
+      return fail(ErrorCode::kCorrupt, "the index places '" + tensor + "' in " + shard + ", which does not hold it",
+                  index.string());
   return result;
 }
 
@@ -263,4 +284,4 @@ std::vector<const TensorView*> SafetensorsFolder::tensors() const {
   return all;
 }
 
-} // namespace troupe::formats
+}  // namespace troupe::formats

@@ -16,17 +16,22 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-Result<std::string> header_of(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata, const fs::path& path) {
+Result<std::string> header_of(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata,
+                              const fs::path& path) {
   auto header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
   for (const TensorView& tensor : tensors) {
     const auto wanted = static_cast<std::uint64_t>(tensor.elements()) * element_bytes(tensor.dtype);
     if (tensor.bytes.size() != wanted)
-      return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "' brings " + std::to_string(tensor.bytes.size()) + " bytes, its shape and type need " +
-                  std::to_string(wanted), path.string());
-    if (header.contains(tensor.name)) return fail(ErrorCode::kInvalidArgument, "two tensors are named '" + tensor.name + "'", path.string());
-    header[tensor.name] = {{"dtype", to_string(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + wanted}}};
+      return fail(ErrorCode::kInvalidArgument,
+                  "tensor '" + tensor.name + "' brings " + std::to_string(tensor.bytes.size()) +
+                      " bytes, its shape and type need " + std::to_string(wanted),
+                  path.string());
+    if (header.contains(tensor.name))
+      return fail(ErrorCode::kInvalidArgument, "two tensors are named '" + tensor.name + "'", path.string());
+    header[tensor.name] = {
+        {"dtype", to_string(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + wanted}}};
     offset += wanted;
   }
   std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -50,16 +55,18 @@ std::string shard_name(std::size_t index, std::size_t count) {
   return name;
 }
 
-} // namespace
+}  // namespace
 
-Status write_safetensors(const fs::path& path, std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata) {
+Status write_safetensors(const fs::path& path, std::span<const TensorView> tensors,
+                         const std::map<std::string, std::string>& metadata) {
   TROUPE_TRY(const std::string header, header_of(tensors, metadata, path));
   const fs::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
   FileDescriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return tl::unexpected(system_error("create", temporary, errno));
   Status status = write_parts(fd.get(), header, tensors, temporary);
   fd.reset();
-  if (status && ::rename(temporary.c_str(), path.c_str()) != 0) status = tl::unexpected(system_error("rename to", path, errno));
+  if (status && ::rename(temporary.c_str(), path.c_str()) != 0)
+    status = tl::unexpected(system_error("rename to", path, errno));
   if (!status) {
     ::unlink(temporary.c_str());
     return status;
@@ -106,4 +113,4 @@ Status write_safetensors_folder(const fs::path& folder, std::span<const TensorVi
   return {};
 }
 
-} // namespace troupe::formats
+}  // namespace troupe::formats

@@ -9,7 +9,8 @@
 namespace troupe::model {
 
 /// Training: rows [begin, end) attend causally to themselves, after all rows of [prefix_begin, prefix_end).
-/// An empty prefix means none; a prompt that several completions share is a segment of its own and the prefix of each of them.
+/// An empty prefix means none; a prompt that several completions share is a segment of its own and the prefix of each
+/// of them.
 struct Segment {
   std::int32_t begin = 0;
   std::int32_t end = 0;
@@ -17,9 +18,9 @@ struct Segment {
   std::int32_t prefix_end = 0;
 };
 
-/// Packed documents. Shapes: ids, positions [T]. Segments cover every row exactly once, in order; a prefix is (the beginning of) an
-/// earlier segment that has no prefix itself.
-/// Positions restart at 0 in a document and go on after the prefix in a completion.
+/// Packed documents. Shapes: ids, positions [T]. Segments cover every row exactly once, in order; a prefix is (the
+/// beginning of) an earlier segment that has no prefix itself. Positions restart at 0 in a document and go on after the
+/// prefix in a completion.
 struct Batch {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> positions;
@@ -48,10 +49,11 @@ struct CachedBatch {
 
 /// A prompt and completions that share it: the prompt's rows once, then every completion's rows after them.
 /// Appends to `batch`. Precondition: neither the prompt nor a completion is empty.
-void append_group(Batch& batch, std::span<const std::int32_t> prompt, std::span<const std::vector<std::int32_t>> completions);
+void append_group(Batch& batch, std::span<const std::int32_t> prompt,
+                  std::span<const std::vector<std::int32_t>> completions);
 
 /// Aborts unless the batch is what is said above: a batch is built by code, never by a user.
 void check_batch(const Batch& batch);
 void check_batch(const CachedBatch& batch, int page_tokens, int pages);
 
-} // namespace troupe::model
+}  // namespace troupe::model

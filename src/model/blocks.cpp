@@ -7,7 +7,8 @@ namespace troupe::model {
 namespace {
 
 template <std::size_t N>
-at::Tensor project(const LayerContext& layer, const at::Tensor& x, const std::array<int, N>& slots, const std::shared_ptr<tensor::PackedWeights>& packed) {
+at::Tensor project(const LayerContext& layer, const at::Tensor& x, const std::array<int, N>& slots,
+                   const std::shared_ptr<tensor::PackedWeights>& packed) {
   std::array<at::Tensor, N> weights;
   for (std::size_t i = 0; i < N; ++i) weights[i] = layer.parameters[static_cast<std::size_t>(slots[i])].value;
   return tensor::linear(x, weights, packed);
@@ -27,14 +28,16 @@ at::Tensor grouped_query_attention(const LayerContext& layer, const at::Tensor& 
   const LayerSlots& slots = layer.slots;
   const tensor::HeadLayout layout{spec.heads, spec.kv_heads, spec.head_dim};
   at::Tensor qkv = project(layer, x, slots.qkv, slots.packed_qkv);
-  qkv = tensor::normalise_and_rotate(std::move(qkv), layout, head_norm(layer, spec.q_norm, slots.q_norm), head_norm(layer, spec.k_norm, slots.k_norm), layer.rope);
+  qkv = tensor::normalise_and_rotate(std::move(qkv), layout, head_norm(layer, spec.q_norm, slots.q_norm),
+                                     head_norm(layer, spec.k_norm, slots.k_norm), layer.rope);
   const at::Tensor out = layer.attend(qkv, layout, static_cast<float>(spec.scale));
   return project(layer, out, std::array{slots.attention_out}, slots.packed_out);
 }
 
 at::Tensor attention_part(const LayerContext& layer, const at::Tensor& x) {
   switch (layer.spec.attention.kind) {
-    case AttentionKind::kGroupedQuery: return grouped_query_attention(layer, x);
+    case AttentionKind::kGroupedQuery:
+      return grouped_query_attention(layer, x);
   }
   return {};
 }
@@ -46,14 +49,17 @@ at::Tensor swiglu_ffn(const LayerContext& layer, const at::Tensor& x) {
 
 at::Tensor ffn_part(const LayerContext& layer, const at::Tensor& x) {
   switch (layer.spec.ffn.kind) {
-    case FfnKind::kSwiGlu: return swiglu_ffn(layer, x);
+    case FfnKind::kSwiGlu:
+      return swiglu_ffn(layer, x);
   }
   return {};
 }
 
-at::Tensor add(at::Tensor h, const at::Tensor& change) { return tensor::grad_enabled() ? h.add(change) : h.add_(change); }
+at::Tensor add(at::Tensor h, const at::Tensor& change) {
+  return tensor::grad_enabled() ? h.add(change) : h.add_(change);
+}
 
-} // namespace
+}  // namespace
 
 at::Tensor decoder_layer(const LayerContext& layer, at::Tensor h) {
   switch (layer.spec.residual) {
@@ -64,4 +70,4 @@ at::Tensor decoder_layer(const LayerContext& layer, at::Tensor h) {
   return h;
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -15,7 +15,8 @@
 
 namespace troupe::model {
 
-/// Which parameters a layer's parts use (indices into the parameter table; -1: none), and the packed copies of its matrices.
+/// Which parameters a layer's parts use (indices into the parameter table; -1: none), and the packed copies of its
+/// matrices.
 struct LayerSlots {
   int attention_norm = -1, ffn_norm = -1, q_norm = -1, k_norm = -1;
   std::array<int, 3> qkv = {-1, -1, -1};
@@ -37,4 +38,4 @@ struct LayerContext {
 /// One decoder layer. Shapes: h [T, D], result [T, D]. Without recording, `h` itself is changed and returned.
 [[nodiscard]] at::Tensor decoder_layer(const LayerContext& layer, at::Tensor h);
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -21,8 +21,9 @@ Status read_yarn(const ConfigReader& scaling, std::int64_t context, RopeSpec& ro
   TROUPE_TRY(rope.truncate, scaling.boolean("truncate", true));
   TROUPE_TRY(const double mscale, scaling.number("mscale", 0));
   TROUPE_TRY(const double mscale_all, scaling.number("mscale_all_dim", 0));
-  const double usual =
-      mscale != 0 && mscale_all != 0 ? yarn_magnitude(rope.factor, mscale) / yarn_magnitude(rope.factor, mscale_all) : yarn_magnitude(rope.factor, 1);
+  const double usual = mscale != 0 && mscale_all != 0
+                           ? yarn_magnitude(rope.factor, mscale) / yarn_magnitude(rope.factor, mscale_all)
+                           : yarn_magnitude(rope.factor, 1);
   TROUPE_TRY(rope.attention_factor, scaling.number("attention_factor", usual));
   return {};
 }
@@ -54,7 +55,8 @@ Status read_scaling(const ConfigReader& scaling, std::int64_t context, RopeSpec&
 }
 
 /// Both spellings: rope_theta + rope_scaling, or everything in rope_parameters.
-Result<RopeSpec> read_rope(const ConfigReader& config, std::string_view where, DecoderSizes& sizes, double theta_otherwise) {
+Result<RopeSpec> read_rope(const ConfigReader& config, std::string_view where, DecoderSizes& sizes,
+                           double theta_otherwise) {
   RopeSpec rope;
   const nlohmann::json* scaling = config.get("rope_parameters");
   if (scaling == nullptr) scaling = config.get("rope_scaling");
@@ -76,12 +78,14 @@ Result<RopeSpec> read_rope(const ConfigReader& config, std::string_view where, D
 
 /// What a configuration may switch on and this build cannot do.
 Status refuse_unsupported(const ConfigReader& config) {
-  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window", "quantization_config"}) TROUPE_TRY_STATUS(config.must_be_off(key));
+  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window", "quantization_config"})
+    TROUPE_TRY_STATUS(config.must_be_off(key));
   TROUPE_TRY(const std::string activation, config.string("hidden_act", "silu"));
   if (activation != "silu") return config.refuse("'hidden_act' is \"" + activation + "\"; supported is \"silu\"");
   if (const nlohmann::json* kinds = config.get("layer_types"))
     for (const auto& kind : *kinds)
-      if (kind != "full_attention") return config.refuse("'layer_types' holds " + kind.dump() + "; supported is \"full_attention\"");
+      if (kind != "full_attention")
+        return config.refuse("'layer_types' holds " + kind.dump() + "; supported is \"full_attention\"");
   return {};
 }
 
@@ -104,14 +108,24 @@ Result<DecoderSizes> read_sizes(const ConfigReader& config, const Family& family
 
 nlohmann::json scaling_json(const RopeSpec& rope) {
   switch (rope.kind) {
-    case RopeKind::kDefault: return nullptr;
-    case RopeKind::kLinear: return {{"rope_type", "linear"}, {"factor", rope.factor}};
+    case RopeKind::kDefault:
+      return nullptr;
+    case RopeKind::kLinear:
+      return {{"rope_type", "linear"}, {"factor", rope.factor}};
     case RopeKind::kLlama3:
-      return {{"rope_type", "llama3"}, {"factor", rope.factor}, {"low_freq_factor", rope.low_freq_factor}, {"high_freq_factor", rope.high_freq_factor},
+      return {{"rope_type", "llama3"},
+              {"factor", rope.factor},
+              {"low_freq_factor", rope.low_freq_factor},
+              {"high_freq_factor", rope.high_freq_factor},
               {"original_max_position_embeddings", rope.original_context}};
     case RopeKind::kYarn:
-      return {{"rope_type", "yarn"}, {"factor", rope.factor}, {"original_max_position_embeddings", rope.original_context}, {"beta_fast", rope.beta_fast},
-              {"beta_slow", rope.beta_slow}, {"truncate", rope.truncate}, {"attention_factor", rope.attention_factor}};
+      return {{"rope_type", "yarn"},
+              {"factor", rope.factor},
+              {"original_max_position_embeddings", rope.original_context},
+              {"beta_fast", rope.beta_fast},
+              {"beta_slow", rope.beta_slow},
+              {"truncate", rope.truncate},
+              {"attention_factor", rope.attention_factor}};
   }
   return nullptr;
 }
@@ -124,10 +138,11 @@ nlohmann::json ids_json(const std::vector<std::int64_t>& ids) {
   return ids;
 }
 
-} // namespace
+}  // namespace
 
 Result<ModelSpec> spec_from_config(const nlohmann::json& json, std::string_view where) {
-  if (!json.is_object()) return fail(ErrorCode::kInvalidArgument, "the model configuration is not a JSON object", std::string(where));
+  if (!json.is_object())
+    return fail(ErrorCode::kInvalidArgument, "the model configuration is not a JSON object", std::string(where));
   const ConfigReader config(json, where);
   TROUPE_TRY(const std::string name, config.string("model_type"));
   TROUPE_TRY(const Family* family, find_family(name, where));
@@ -175,9 +190,11 @@ nlohmann::json config_json(const ModelSpec& spec) {
                          {"torch_dtype", spec.stored_dtype}};
   if (rope.width != layer.attention.head_dim)
     json["partial_rotary_factor"] = static_cast<double>(rope.width) / static_cast<double>(layer.attention.head_dim);
-  if (family->qk_norm) json["use_sliding_window"] = false;
-  else json["mlp_bias"] = false;
+  if (family->qk_norm)
+    json["use_sliding_window"] = false;
+  else
+    json["mlp_bias"] = false;
   return json;
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -12,7 +12,7 @@ std::string shortened(const nlohmann::json& value) {
   return text;
 }
 
-} // namespace
+}  // namespace
 
 const nlohmann::json* ConfigReader::get(std::string_view key) const {
   const auto it = object_.find(key);
@@ -21,7 +21,8 @@ const nlohmann::json* ConfigReader::get(std::string_view key) const {
 
 tl::unexpected<Error> ConfigReader::wrong(std::string_view key, std::string_view wanted) const {
   const nlohmann::json* value = get(key);
-  if (value == nullptr) return refuse("the key '" + std::string(key) + "' is missing; it must be " + std::string(wanted));
+  if (value == nullptr)
+    return refuse("the key '" + std::string(key) + "' is missing; it must be " + std::string(wanted));
   return refuse("'" + std::string(key) + "' is " + shortened(*value) + "; it must be " + std::string(wanted));
 }
 
@@ -69,7 +70,8 @@ Result<std::vector<std::int64_t>> ConfigReader::ids(std::string_view key) const 
 Status ConfigReader::must_be_off(std::string_view key) const {
   const nlohmann::json* value = get(key);
   if (value == nullptr || (value->is_boolean() && !value->get<bool>())) return {};
-  return refuse("'" + std::string(key) + "' is " + shortened(*value) + ", which this build does not support; it must be false or absent");
+  return refuse("'" + std::string(key) + "' is " + shortened(*value) +
+                ", which this build does not support; it must be false or absent");
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

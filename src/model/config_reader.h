@@ -27,7 +27,9 @@ class ConfigReader {
   [[nodiscard]] Result<std::vector<std::int64_t>> ids(std::string_view key) const;
   /// Refuses any value but false, null or nothing.
   [[nodiscard]] Status must_be_off(std::string_view key) const;
-  [[nodiscard]] tl::unexpected<Error> refuse(const std::string& why) const { return fail(ErrorCode::kInvalidArgument, why, where_); }
+  [[nodiscard]] tl::unexpected<Error> refuse(const std::string& why) const {
+    return fail(ErrorCode::kInvalidArgument, why, where_);
+  }
 
  private:
   [[nodiscard]] tl::unexpected<Error> wrong(std::string_view key, std::string_view wanted) const;
@@ -35,4 +37,4 @@ class ConfigReader {
   std::string where_;
 };
 
-} // namespace troupe::model
+}  // namespace troupe::model

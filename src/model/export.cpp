@@ -14,7 +14,8 @@ Result<formats::DType> stored_type(const std::string& name) {
   if (name == "float32") return formats::DType::kF32;
   if (name == "bfloat16") return formats::DType::kBF16;
   if (name == "float16") return formats::DType::kF16;
-  return fail(ErrorCode::kInvalidArgument, "the export type '" + name + "' is not known; known are: float32, bfloat16, float16");
+  return fail(ErrorCode::kInvalidArgument,
+              "the export type '" + name + "' is not known; known are: float32, bfloat16, float16");
 }
 
 nlohmann::json generation_config(const ModelSpec& spec) {
@@ -26,7 +27,7 @@ nlohmann::json generation_config(const ModelSpec& spec) {
   return json;
 }
 
-} // namespace
+}  // namespace
 
 Status export_model(const Model& model, const fs::path& folder, const ExportOptions& options) {
   TROUPE_TRY(const formats::DType dtype, stored_type(options.dtype));
@@ -51,4 +52,4 @@ Status export_model(const Model& model, const fs::path& folder, const ExportOpti
   return write_file_atomic(folder / "config.json", config_json(spec).dump(2) + "\n");
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

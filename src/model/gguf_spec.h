@@ -11,7 +11,8 @@ namespace troupe::model {
 /// Errors: kInvalidArgument naming the file and the metadata key.
 [[nodiscard]] Result<ModelSpec> spec_from_gguf(const formats::GgufFile& file);
 
-/// Puts the rows of a query or key matrix back from adjacent-pair order to half-split order, in place. Shapes: values [heads * head_dim, in].
+/// Puts the rows of a query or key matrix back from adjacent-pair order to half-split order, in place. Shapes: values
+/// [heads * head_dim, in].
 void unpermute_heads(std::span<float> values, std::int64_t heads, std::int64_t head_dim, std::int64_t in);
 
-} // namespace troupe::model
+}  // namespace troupe::model

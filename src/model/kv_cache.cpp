@@ -18,7 +18,7 @@ std::int64_t half_page(const AttentionSpec& attention, int page_tokens) {
   return kernels::kv_page_floats(shape, page_tokens);
 }
 
-} // namespace
+}  // namespace
 
 void KvCache::Unmap::operator()(float* memory) const { ::munmap(memory, bytes); }
 
@@ -56,4 +56,4 @@ void KvCache::copy_page(int source, int destination) {
   }
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

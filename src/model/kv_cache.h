@@ -11,7 +11,8 @@
 
 namespace troupe::model {
 
-/// Pages of `page_tokens` tokens. A page number is valid in every layer. Memory is float32 and untouched until it is written.
+/// Pages of `page_tokens` tokens. A page number is valid in every layer. Memory is float32 and untouched until it is
+/// written.
 class KvCache {
  public:
   /// Preconditions: pages >= 1; page_tokens a multiple of 16. Aborts when the address space cannot be reserved.
@@ -47,4 +48,4 @@ class KvCache {
   std::unique_ptr<float, Unmap> memory_;
 };
 
-} // namespace troupe::model
+}  // namespace troupe::model

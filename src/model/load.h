@@ -10,10 +10,10 @@
 
 namespace troupe::model {
 
-/// Reads a Hugging Face folder (config.json and model.safetensors, single or sharded; generation_config.json where there is one)
-/// or a .gguf file of architecture llama or qwen3. Weights become float32.
-/// Errors: one sentence naming the file and the tensor or key: missing file, missing tensor, tensor that no part of the model uses,
-/// wrong shape, storage type that cannot be read, configuration that is not supported.
+/// Reads a Hugging Face folder (config.json and model.safetensors, single or sharded; generation_config.json where
+/// there is one) or a .gguf file of architecture llama or qwen3. Weights become float32. Errors: one sentence naming
+/// the file and the tensor or key: missing file, missing tensor, tensor that no part of the model uses, wrong shape,
+/// storage type that cannot be read, configuration that is not supported.
 [[nodiscard]] Result<Model> load_model(const std::filesystem::path& path);
 
 /// Only the spec of what load_model would read: no weights are touched.
@@ -23,12 +23,13 @@ namespace troupe::model {
 [[nodiscard]] Status check_vocabulary(const ModelSpec& spec, std::int64_t vocabulary, std::string_view where);
 
 struct ExportOptions {
-  std::string dtype = "float32";                    ///< "float32", "bfloat16" or "float16".
+  std::string dtype = "float32";                           ///< "float32", "bfloat16" or "float16".
   Bytes shard_max{std::uint64_t{5} * 1000 * 1000 * 1000};  ///< Larger models are written as shards with an index.
 };
 
-/// Writes config.json, generation_config.json and the weights in Hugging Face layout into `folder`, which is made when missing.
-/// The tokenizer is data/'s to write. Every file is written atomically, the configuration last.
-[[nodiscard]] Status export_model(const Model& model, const std::filesystem::path& folder, const ExportOptions& options = {});
+/// Writes config.json, generation_config.json and the weights in Hugging Face layout into `folder`, which is made when
+/// missing. The tokenizer is data/'s to write. Every file is written atomically, the configuration last.
+[[nodiscard]] Status export_model(const Model& model, const std::filesystem::path& folder,
+                                  const ExportOptions& options = {});
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -53,7 +53,8 @@ void Model::State::connect() {
     slots.attention_out = at("self_attn.o_proj");
     slots.gate_up = {at("mlp.gate_proj"), at("mlp.up_proj")};
     slots.down = at("mlp.down_proj");
-    for (auto* packed : {&slots.packed_qkv, &slots.packed_out, &slots.packed_gate_up, &slots.packed_down}) *packed = std::make_shared<tensor::PackedWeights>();
+    for (auto* packed : {&slots.packed_qkv, &slots.packed_out, &slots.packed_gate_up, &slots.packed_down})
+      *packed = std::make_shared<tensor::PackedWeights>();
     layers.push_back(std::move(slots));
   }
   for (const RopeSpec& rope : spec.ropes) ropes.emplace_back(rope);
@@ -66,7 +67,9 @@ std::vector<tensor::RopeRows> Model::State::rope_rows(std::span<const std::int32
   std::vector<tensor::RopeRows> rows;
   for (RopeTable& table : ropes) {
     tensor::RopeRows one;
-    for (at::Tensor* part : {&one.cos, &one.sin}) *part = at::empty({static_cast<std::int64_t>(positions.size()), table.pairs()}, at::TensorOptions().dtype(at::kFloat));
+    for (at::Tensor* part : {&one.cos, &one.sin})
+      *part = at::empty({static_cast<std::int64_t>(positions.size()), table.pairs()},
+                        at::TensorOptions().dtype(at::kFloat));
     table.gather(positions, one.cos.data_ptr<float>(), one.sin.data_ptr<float>());
     rows.push_back(std::move(one));
   }
@@ -74,13 +77,16 @@ std::vector<tensor::RopeRows> Model::State::rope_rows(std::span<const std::int32
 }
 
 template <class Attend>
-at::Tensor Model::State::run(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions, Attend&& attend) {
+at::Tensor Model::State::run(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
+                             Attend&& attend) {
   const std::vector<tensor::RopeRows> rope = rope_rows(positions);
   at::Tensor h = tensor::embedding(value(embedding), ids);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
-    const std::function<at::Tensor(const at::Tensor&, const tensor::HeadLayout&, float)> keys = attend(static_cast<int>(i));
-    h = decoder_layer({layer, layers[i], parameters, rope[static_cast<std::size_t>(layer.attention.rope)], keys}, std::move(h));
+    const std::function<at::Tensor(const at::Tensor&, const tensor::HeadLayout&, float)> keys =
+        attend(static_cast<int>(i));
+    h = decoder_layer({layer, layers[i], parameters, rope[static_cast<std::size_t>(layer.attention.rope)], keys},
+                      std::move(h));
   }
   return tensor::rmsnorm(h, value(final_norm), spec.final_norm.eps, spec.final_norm.weight_offset);
 }
@@ -93,7 +99,8 @@ Model::~Model() = default;
 Model Model::zeros(const ModelSpec& spec) {
   auto state = std::make_unique<State>();
   state->spec = spec;
-  for (const ParameterSpec& row : parameter_table(spec)) state->parameters.push_back({row.name, at::zeros(row.shape, at::TensorOptions().dtype(at::kFloat))});
+  for (const ParameterSpec& row : parameter_table(spec))
+    state->parameters.push_back({row.name, at::zeros(row.shape, at::TensorOptions().dtype(at::kFloat))});
   state->connect();
   return Model(std::move(state));
 }
@@ -104,7 +111,8 @@ Model Model::create(const ModelSpec& spec, std::uint64_t seed) {
   for (std::size_t i = 0; i < table.size(); ++i) {
     const std::span<float> values = tensor::floats(model.parameters()[i].value);
     Rng rng(seed, RngStream::kInit, hash64(table[i].name));
-    for (float& value : values) value = table[i].norm ? static_cast<float>(table[i].identity) : static_cast<float>(spec.init_std * rng.normal());
+    for (float& value : values)
+      value = table[i].norm ? static_cast<float>(table[i].identity) : static_cast<float>(spec.init_std * rng.normal());
   }
   return model;
 }
@@ -112,7 +120,8 @@ Model Model::create(const ModelSpec& spec, std::uint64_t seed) {
 Model Model::clone() const {
   auto copy = std::make_unique<State>();
   copy->spec = state_->spec;
-  for (const Parameter& parameter : state_->parameters) copy->parameters.push_back({parameter.name, parameter.value.detach().clone()});
+  for (const Parameter& parameter : state_->parameters)
+    copy->parameters.push_back({parameter.name, parameter.value.detach().clone()});
   copy->connect();
   return Model(std::move(copy));
 }
@@ -136,7 +145,8 @@ void Model::clear_gradients() {
 
 void Model::weights_changed() {
   for (LayerSlots& layer : state_->layers)
-    for (const auto& packed : {layer.packed_qkv, layer.packed_out, layer.packed_gate_up, layer.packed_down}) packed->invalidate();
+    for (const auto& packed : {layer.packed_qkv, layer.packed_out, layer.packed_gate_up, layer.packed_down})
+      packed->invalidate();
   state_->packed_head->invalidate();
 }
 
@@ -146,7 +156,9 @@ at::Tensor Model::forward(const Batch& batch) {
   segments.reserve(batch.segments.size());
   for (const Segment& s : batch.segments) segments.push_back({s.begin, s.end, s.prefix_begin, s.prefix_end});
   return state_->run(batch.ids, batch.positions, [&](int) {
-    return [&](const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) { return tensor::attention(qkv, layout, scale, segments); };
+    return [&](const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) {
+      return tensor::attention(qkv, layout, scale, segments);
+    };
   });
 }
 
@@ -165,7 +177,9 @@ at::Tensor Model::forward(const CachedBatch& batch, KvCache& cache) {
       segments.push_back({s.begin, s.end, s.cached, {first, s.pages.size()}});
       first += s.pages.size();
     }
-    return [&](const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) { return tensor::paged_attention(qkv, layout, scale, segments); };
+    return [&](const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) {
+      return tensor::paged_attention(qkv, layout, scale, segments);
+    };
   });
 }
 
@@ -176,9 +190,9 @@ at::Tensor Model::logits(const at::Tensor& hidden_rows) {
 }
 
 TokenScores Model::score(const at::Tensor& hidden_rows, std::span<const std::int32_t> targets, double temperature) {
-  const tensor::Scores scores =
-      tensor::score(hidden_rows, state_->value(state_->head), state_->packed_head, targets, static_cast<float>(temperature), state_->spec.used_vocab());
+  const tensor::Scores scores = tensor::score(hidden_rows, state_->value(state_->head), state_->packed_head, targets,
+                                              static_cast<float>(temperature), state_->spec.used_vocab());
   return {scores.logprob, scores.entropy};
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -1,8 +1,8 @@
 /// @file
 /// The model: a plain struct of named tensors and one forward pass that trains and generates.
 ///
-/// Determinism: every row's bits depend on its own tokens only: not on what else is in the batch, on chunking, on paging, on sharing a
-/// prefix or on the number of threads. decode(prefix) == forward(whole), bit for bit.
+/// Determinism: every row's bits depend on its own tokens only: not on what else is in the batch, on chunking, on
+/// paging, on sharing a prefix or on the number of threads. decode(prefix) == forward(whole), bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,13 +62,16 @@ class Model {
   /// Hidden rows after the final norm. Shape [T, D]. Differentiable when the model is trainable and grad mode is on.
   /// Precondition: the batch is well-formed (batch.h) and its ids lie in [0, vocab_size).
   [[nodiscard]] at::Tensor forward(const Batch& batch);
-  /// The same over a paged cache, which takes the keys and values of the new tokens. Shape [T, D]. Never differentiable.
+  /// The same over a paged cache, which takes the keys and values of the new tokens. Shape [T, D]. Never
+  /// differentiable.
   [[nodiscard]] at::Tensor forward(const CachedBatch& batch, KvCache& cache);
-  /// Shape [n, V], float32, for rows of `forward`. Never differentiable. Entries from spec().used_vocab() on are padding.
+  /// Shape [n, V], float32, for rows of `forward`. Never differentiable. Entries from spec().used_vocab() on are
+  /// padding.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_rows);
   /// Scores targets[i] by hidden row i. Differentiable in the hidden rows and the head.
   /// Cost: logits exist for one block of rows at a time, in the forward and again in the backward pass.
-  [[nodiscard]] TokenScores score(const at::Tensor& hidden_rows, std::span<const std::int32_t> targets, double temperature = 1.0);
+  [[nodiscard]] TokenScores score(const at::Tensor& hidden_rows, std::span<const std::int32_t> targets,
+                                  double temperature = 1.0);
 
  private:
   struct State;
@@ -76,4 +79,4 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -48,7 +48,7 @@ void add_ffn(TableBuilder& table, const FfnSpec& ffn, std::int64_t width) {
   table.matrix("mlp.down_proj", "ffn_down", width, ffn.width);
 }
 
-} // namespace
+}  // namespace
 
 std::int64_t ParameterSpec::elements() const {
   std::int64_t count = 1;
@@ -83,4 +83,4 @@ std::int64_t ModelSpec::parameter_count() const {
   return count;
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -1,5 +1,6 @@
 /// @file
-/// The named parameters that a spec's parts bring, in checkpoint order. The one place that knows tensor names and shapes.
+/// The named parameters that a spec's parts bring, in checkpoint order. The one place that knows tensor names and
+/// shapes.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,11 @@ struct ParameterSpec {
   std::vector<std::int64_t> shape;  ///< Row-major; matrices are [out, in].
   bool norm = false;                ///< A norm's weight: starts at `identity` instead of normal(0, init_std).
   double identity = 1;
-  std::int64_t rotated_heads = 0;   ///< Query and key matrices: heads whose rows llama-type GGUF files store permuted.
+  std::int64_t rotated_heads = 0;  ///< Query and key matrices: heads whose rows llama-type GGUF files store permuted.
 
   [[nodiscard]] std::int64_t elements() const;
 };
 
 [[nodiscard]] std::vector<ParameterSpec> parameter_table(const ModelSpec& spec);
 
-} // namespace troupe::model
+}  // namespace troupe::model

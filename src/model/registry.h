@@ -30,4 +30,4 @@ void fill_layers(ModelSpec& spec, const Family& family, const DecoderSizes& size
 /// Errors: kInvalidArgument naming the size that the arithmetic or the memory of this build cannot take.
 [[nodiscard]] Status check_sizes(const DecoderSizes& sizes, std::string_view where);
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -37,7 +37,7 @@ float llama3(const RopeSpec& rope, float frequency) {
   return static_cast<float>((1 - t) * frequency / rope.factor + t * frequency);
 }
 
-} // namespace
+}  // namespace
 
 std::vector<float> rope_frequencies(const RopeSpec& rope) {
   std::vector<float> frequencies(static_cast<std::size_t>(rope.width / 2));
@@ -45,17 +45,26 @@ std::vector<float> rope_frequencies(const RopeSpec& rope) {
     const auto exponent = static_cast<float>(2 * i) / static_cast<float>(rope.width);
     const float plain = 1.0F / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
     switch (rope.kind) {
-      case RopeKind::kDefault: frequencies[i] = plain; break;
-      case RopeKind::kLinear: frequencies[i] = static_cast<float>(plain / rope.factor); break;
-      case RopeKind::kLlama3: frequencies[i] = llama3(rope, plain); break;
-      case RopeKind::kYarn: frequencies[i] = yarn(rope, plain, static_cast<std::int64_t>(i)); break;
+      case RopeKind::kDefault:
+        frequencies[i] = plain;
+        break;
+      case RopeKind::kLinear:
+        frequencies[i] = static_cast<float>(plain / rope.factor);
+        break;
+      case RopeKind::kLlama3:
+        frequencies[i] = llama3(rope, plain);
+        break;
+      case RopeKind::kYarn:
+        frequencies[i] = yarn(rope, plain, static_cast<std::int64_t>(i));
+        break;
     }
   }
   return frequencies;
 }
 
 RopeTable::RopeTable(const RopeSpec& rope)
-    : frequencies_(rope_frequencies(rope)), scale_(rope.kind == RopeKind::kYarn ? static_cast<float>(rope.attention_factor) : 1.0F) {}
+    : frequencies_(rope_frequencies(rope)),
+      scale_(rope.kind == RopeKind::kYarn ? static_cast<float>(rope.attention_factor) : 1.0F) {}
 
 void RopeTable::grow(std::int64_t positions) {
   const std::size_t pairs = frequencies_.size();
@@ -84,4 +93,4 @@ void RopeTable::gather(std::span<const std::int32_t> positions, float* cos, floa
   }
 }
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -28,4 +28,4 @@ class RopeTable {
   std::vector<float> cos_, sin_;
 };
 
-} // namespace troupe::model
+}  // namespace troupe::model

@@ -1,8 +1,9 @@
 /// @file
 /// A model as data: a table of parts per layer, filled from config.json. There is no class per family.
 ///
-/// Which family fills the table how stands in registry.cpp. A part of a new kind (latent attention, a delta rule, experts, hyper-connections)
-/// is one more enumerator here, its parameters in parameters.cpp and its arithmetic in blocks.cpp; nothing else asks for the family.
+/// Which family fills the table how stands in registry.cpp. A part of a new kind (latent attention, a delta rule,
+/// experts, hyper-connections) is one more enumerator here, its parameters in parameters.cpp and its arithmetic in
+/// blocks.cpp; nothing else asks for the family.
 #pragma once
 
 #include <array>
@@ -83,18 +84,19 @@ struct LayerSpec {
 };
 
 struct ModelSpec {
-  std::string family;             ///< "llama", "qwen3": the config's model_type.
-  std::int64_t vocab_size = 0;    ///< V: rows of the embedding and of the head.
-  std::int64_t vocab_used = 0;    ///< Ids below this exist; rows beyond only pad the vocabulary and take no probability. 0: all of them.
-  std::int64_t width = 0;         ///< D.
+  std::string family;           ///< "llama", "qwen3": the config's model_type.
+  std::int64_t vocab_size = 0;  ///< V: rows of the embedding and of the head.
+  std::int64_t vocab_used =
+      0;  ///< Ids below this exist; rows beyond only pad the vocabulary and take no probability. 0: all of them.
+  std::int64_t width = 0;  ///< D.
   std::vector<LayerSpec> layers;
-  std::vector<RopeSpec> ropes;    ///< The distinct rotary embeddings that layers refer to.
+  std::vector<RopeSpec> ropes;  ///< The distinct rotary embeddings that layers refer to.
   NormSpec final_norm;
-  bool tied = false;              ///< The head is the embedding.
-  double init_std = 0.02;         ///< Standard deviation of fresh matrices.
-  std::int64_t context = 0;       ///< max_position_embeddings: the longest sequence, in tokens.
-  std::int64_t bos_id = -1;       ///< -1: none.
-  std::int64_t pad_id = -1;       ///< -1: none.
+  bool tied = false;         ///< The head is the embedding.
+  double init_std = 0.02;    ///< Standard deviation of fresh matrices.
+  std::int64_t context = 0;  ///< max_position_embeddings: the longest sequence, in tokens.
+  std::int64_t bos_id = -1;  ///< -1: none.
+  std::int64_t pad_id = -1;  ///< -1: none.
   std::vector<std::int64_t> eos_ids;
   std::string stored_dtype = "float32";  ///< What the checkpoint was stored as; the arithmetic here is float32.
 
@@ -102,8 +104,8 @@ struct ModelSpec {
   [[nodiscard]] std::int64_t parameter_count() const;
 };
 
-/// Reads a config.json. Both spellings are accepted: rope_theta + rope_scaling, or rope_parameters; torch_dtype or dtype.
-/// `where` names the file in errors. Errors: kInvalidArgument naming the key, its value and what is allowed.
+/// Reads a config.json. Both spellings are accepted: rope_theta + rope_scaling, or rope_parameters; torch_dtype or
+/// dtype. `where` names the file in errors. Errors: kInvalidArgument naming the key, its value and what is allowed.
 [[nodiscard]] Result<ModelSpec> spec_from_config(const nlohmann::json& config, std::string_view where);
 
 /// The config.json that spec_from_config reads back as the same spec, in Hugging Face's spelling of released models.
@@ -131,4 +133,4 @@ struct DecoderSizes {
 /// The names that spec_from_config and spec_from_sizes accept.
 [[nodiscard]] std::vector<std::string_view> family_names();
 
-} // namespace troupe::model
+}  // namespace troupe::model

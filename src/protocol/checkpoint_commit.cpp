@@ -25,7 +25,8 @@ void CheckpointCommit::on(const Request& e) {
     return refuse(ErrorCode::kFenced, to_string(e.version) + " is not of epoch " + std::to_string(epoch_));
   }
   if (busy()) {
-    return refuse(ErrorCode::kResourceExhausted, "the checkpoint of " + to_string(version_) + " is still " + std::string(phase_name()));
+    return refuse(ErrorCode::kResourceExhausted,
+                  "the checkpoint of " + to_string(version_) + " is still " + std::string(phase_name()));
   }
   ++save_;
   version_ = e.version;
@@ -107,7 +108,8 @@ void CheckpointCommit::on(const Found& e) {
 
 void CheckpointCommit::on(const Wake&) {
   if (!busy()) return;
-  if (now_ >= deadline_) return abort(ErrorCode::kTimeout, "it was still " + std::string(phase_name()) + " at its deadline");
+  if (now_ >= deadline_)
+    return abort(ErrorCode::kTimeout, "it was still " + std::string(phase_name()) + " at its deadline");
   effects_.emplace_back(ArmTimer{deadline_});
 }
 
@@ -123,7 +125,8 @@ void CheckpointCommit::enter(Phase phase, Duration deadline) {
 
 void CheckpointCommit::abort(ErrorCode code, const std::string& reason) {
   effects_.emplace_back(Abort{save_});
-  effects_.emplace_back(NotSaved{version_, Error{code, "the checkpoint of " + to_string(version_) + " was given up: " + reason, {}}});
+  effects_.emplace_back(
+      NotSaved{version_, Error{code, "the checkpoint of " + to_string(version_) + " was given up: " + reason, {}}});
   phase_ = Phase::kIdle;
   prepare_next();
 }

@@ -62,7 +62,8 @@ struct NewEpoch {
 struct Found {
   std::vector<PolicyVersion> versions;
 };
-using Event = std::variant<Request, WriterJoined, WriterLost, Prepared, StateCopied, Written, Committed, Failed, NewEpoch, Found, Wake>;
+using Event = std::variant<Request, WriterJoined, WriterLost, Prepared, StateCopied, Written, Committed, Failed,
+                           NewEpoch, Found, Wake>;
 
 /// Get memory for the state. Idempotent; sent ahead of the request.
 struct Prepare {

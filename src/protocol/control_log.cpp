@@ -17,7 +17,8 @@ struct Overloaded : F... {
 
 Status fold(State& state, const Term& r) {
   if (r.term <= state.term) {
-    return fail(ErrorCode::kFenced, "term " + std::to_string(r.term) + " does not come after term " + std::to_string(state.term));
+    return fail(ErrorCode::kFenced,
+                "term " + std::to_string(r.term) + " does not come after term " + std::to_string(state.term));
   }
   state.term = r.term;
   state.ended.reset();  // a resume of a run that had ended
@@ -32,7 +33,8 @@ Status fold(State& state, const Wanted& r) {
 
 Status fold(State& state, const Epoch& r) {
   if (r.epoch < state.epoch) {
-    return fail(ErrorCode::kFenced, "epoch " + std::to_string(r.epoch) + " comes before epoch " + std::to_string(state.epoch));
+    return fail(ErrorCode::kFenced,
+                "epoch " + std::to_string(r.epoch) + " comes before epoch " + std::to_string(state.epoch));
   }
   state.epoch = r.epoch;
   return {};
@@ -40,7 +42,8 @@ Status fold(State& state, const Epoch& r) {
 
 Status fold(State& state, const Progress& r) {
   if (r.position.version.epoch < state.epoch) {
-    return fail(ErrorCode::kFenced, "progress of epoch " + std::to_string(r.position.version.epoch) + " in epoch " + std::to_string(state.epoch));
+    return fail(ErrorCode::kFenced, "progress of epoch " + std::to_string(r.position.version.epoch) + " in epoch " +
+                                        std::to_string(state.epoch));
   }
   state.epoch = r.position.version.epoch;
   state.position = r.position;
@@ -49,7 +52,8 @@ Status fold(State& state, const Progress& r) {
 
 Status fold(State& state, const Committed& r) {
   if (state.committed && r.position.version < state.committed->version) {
-    return fail(ErrorCode::kFenced, "the commit of " + to_string(r.position.version) + " is older than " + to_string(state.committed->version));
+    return fail(ErrorCode::kFenced, "the commit of " + to_string(r.position.version) + " is older than " +
+                                        to_string(state.committed->version));
   }
   state.committed = r.position;
   return {};
@@ -67,18 +71,30 @@ Status apply(State& state, const Record& record) {
 }
 
 json to_json(const Record& record) {
-  return std::visit(
-      Overloaded{
-          [](const Term& r) -> json { return {{"kind", "term"}, {"term", r.term}}; },
-          [](const Wanted& r) -> json {
-            return {{"kind", "wanted"}, {"role", std::string(to_string(r.role))}, {"count", r.count}, {"generation", r.generation}};
-          },
-          [](const Epoch& r) -> json { return {{"kind", "epoch"}, {"epoch", r.epoch}}; },
-          [](const Progress& r) -> json { return {{"kind", "progress"}, {"position", to_json(r.position)}}; },
-          [](const Committed& r) -> json { return {{"kind", "committed"}, {"position", to_json(r.position)}}; },
-          [](const Ended& r) -> json { return {{"kind", "ended"}, {"exit", std::string(to_string(r.exit))}}; },
-      },
-      record);
+  return std::visit(Overloaded{
+                        [](const Term& r) -> json {
+                          return {{"kind", "term"}, {"term", r.term}};
+                        },
+                        [](const Wanted& r) -> json {
+                          return {{"kind", "wanted"},
+                                  {"role", std::string(to_string(r.role))},
+                                  {"count", r.count},
+                                  {"generation", r.generation}};
+                        },
+                        [](const Epoch& r) -> json {
+                          return {{"kind", "epoch"}, {"epoch", r.epoch}};
+                        },
+                        [](const Progress& r) -> json {
+                          return {{"kind", "progress"}, {"position", to_json(r.position)}};
+                        },
+                        [](const Committed& r) -> json {
+                          return {{"kind", "committed"}, {"position", to_json(r.position)}};
+                        },
+                        [](const Ended& r) -> json {
+                          return {{"kind", "ended"}, {"exit", std::string(to_string(r.exit))}};
+                        },
+                    },
+                    record);
 }
 
 Result<Record> record_from_json(const json& object) {

@@ -7,8 +7,8 @@ using rollout::WorkKind;
 
 Status Evaluations::add(const rollout::Evaluate& request) {
   if (queue_.size() >= kQueueMax) {
-    return troupe::fail(ErrorCode::kResourceExhausted, "evaluation " + std::to_string(request.evaluation) + " came while " +
-                                                          std::to_string(kQueueMax) + " others wait");
+    return troupe::fail(ErrorCode::kResourceExhausted, "evaluation " + std::to_string(request.evaluation) +
+                                                           " came while " + std::to_string(kQueueMax) + " others wait");
   }
   if (request.problems > kProblemsMax) {
     return troupe::fail(ErrorCode::kInvalidArgument, "an evaluation of " + std::to_string(request.problems) +
@@ -34,8 +34,8 @@ std::uint32_t Evaluations::assign(std::uint64_t index, WorkerId owner, TimePoint
 
 EvaluationProblem* Evaluations::find(const SampleName& name) {
   Evaluation* evaluation = active();
-  if (name.kind != WorkKind::kEvaluation || evaluation == nullptr || evaluation->request.evaluation != name.evaluation ||
-      name.id.prompt >= evaluation->problems.size()) {
+  if (name.kind != WorkKind::kEvaluation || evaluation == nullptr ||
+      evaluation->request.evaluation != name.evaluation || name.id.prompt >= evaluation->problems.size()) {
     return nullptr;
   }
   return &evaluation->problems[name.id.prompt];
@@ -54,7 +54,9 @@ bool Evaluations::complete(const SampleName& name, WorkerId from, double reward,
 
 bool Evaluations::fail(const SampleName& name, std::uint32_t attempt, WorkerId owner) {
   EvaluationProblem* problem = find(name);
-  if (problem == nullptr || problem->state != SampleState::kAssigned || problem->attempt != attempt || problem->owner != owner) return false;
+  if (problem == nullptr || problem->state != SampleState::kAssigned || problem->attempt != attempt ||
+      problem->owner != owner)
+    return false;
   if (problem->attempt >= kAttempts) {
     problem->failed = true;
     ++cancelled;
@@ -69,7 +71,9 @@ bool Evaluations::fail(const SampleName& name, std::uint32_t attempt, WorkerId o
 
 bool Evaluations::give_back(const SampleName& name, std::uint32_t attempt, WorkerId owner) {
   EvaluationProblem* problem = find(name);
-  if (problem == nullptr || problem->state != SampleState::kAssigned || problem->attempt != attempt || problem->owner != owner) return false;
+  if (problem == nullptr || problem->state != SampleState::kAssigned || problem->attempt != attempt ||
+      problem->owner != owner)
+    return false;
   problem->state = SampleState::kWaiting;
   queue_.front().waiting.insert(name.id.prompt);
   return true;
@@ -77,12 +81,14 @@ bool Evaluations::give_back(const SampleName& name, std::uint32_t attempt, Worke
 
 void Evaluations::news(const SampleName& name, WorkerId from, TimePoint now) {
   EvaluationProblem* problem = find(name);
-  if (problem != nullptr && problem->state == SampleState::kAssigned && problem->owner == from) problem->last_news = now;
+  if (problem != nullptr && problem->state == SampleState::kAssigned && problem->owner == from)
+    problem->last_news = now;
 }
 
 std::optional<rollout::EvaluationDone> Evaluations::take_finished() {
   const Evaluation* evaluation = active();
-  if (evaluation == nullptr || evaluation->done < evaluation->problems.size() || !evaluation->version) return std::nullopt;
+  if (evaluation == nullptr || evaluation->done < evaluation->problems.size() || !evaluation->version)
+    return std::nullopt;
   rollout::EvaluationDone result;
   result.evaluation = evaluation->request.evaluation;
   result.version = *evaluation->version;

@@ -1,5 +1,6 @@
 /// @file
-/// Evaluation work: greedy problems on one fixed policy version, with counters of their own. Part of the rollout director.
+/// Evaluation work: greedy problems on one fixed policy version, with counters of their own. Part of the rollout
+/// director.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,9 @@ bool LedgerGroup::zero_signal() const {
 }
 
 Ledger::Ledger(const LedgerSnapshot& restored)
-    : counters_(restored.counters), next_prompt_(restored.next_prompt), pending_(restored.pending.begin(), restored.pending.end()) {
+    : counters_(restored.counters),
+      next_prompt_(restored.next_prompt),
+      pending_(restored.pending.begin(), restored.pending.end()) {
   // What was in flight at the commit died with the run that wrote it; its prompts are pending.
   counters_.cancelled_by[static_cast<std::size_t>(CancelReason::kRollback)] += counters_.in_flight;
   counters_.in_flight = 0;
@@ -122,7 +124,8 @@ Ledger::Outcome Ledger::complete(SampleId id, WorkerId from, PolicyVersion oldes
 
 Ledger::Retry Ledger::fail(SampleId id, std::uint32_t attempt, WorkerId owner) {
   LedgerSample* sample = find_sample(id);
-  if (sample == nullptr || sample->state != SampleState::kAssigned || sample->attempt != attempt || sample->owner != owner) {
+  if (sample == nullptr || sample->state != SampleState::kAssigned || sample->attempt != attempt ||
+      sample->owner != owner) {
     return Retry::kIgnored;
   }
   sample->state = SampleState::kWaiting;
@@ -136,7 +139,8 @@ Ledger::Retry Ledger::fail(SampleId id, std::uint32_t attempt, WorkerId owner) {
 
 bool Ledger::give_back(SampleId id, std::uint32_t attempt, WorkerId owner, PolicyVersion oldest, bool has_prefix) {
   LedgerSample* sample = find_sample(id);
-  if (sample == nullptr || sample->state != SampleState::kAssigned || sample->attempt != attempt || sample->owner != owner) {
+  if (sample == nullptr || sample->state != SampleState::kAssigned || sample->attempt != attempt ||
+      sample->owner != owner) {
     return false;
   }
   sample->state = SampleState::kWaiting;
@@ -167,7 +171,8 @@ void Ledger::deliver(std::uint64_t prompt) {
 void Ledger::cancel(std::uint64_t prompt, CancelReason reason) {
   leave(prompt);
   ++counters_.cancelled_by[static_cast<std::size_t>(reason)];
-  if (reason == CancelReason::kStopped) pending_.insert(std::lower_bound(pending_.begin(), pending_.end(), prompt), prompt);
+  if (reason == CancelReason::kStopped)
+    pending_.insert(std::lower_bound(pending_.begin(), pending_.end(), prompt), prompt);
   check();
 }
 

@@ -130,7 +130,8 @@ class Ledger {
   void deliver(std::uint64_t prompt);     ///< The trainer finished the step: the group leaves.
   /// The group leaves. With kStopped its prompt is pending again, for the run that resumes.
   void cancel(std::uint64_t prompt, CancelReason reason);
-  /// Everything after `commit` is booked cancelled{rollback}, deliveries after it too; its pending prompts come first again.
+  /// Everything after `commit` is booked cancelled{rollback}, deliveries after it too; its pending prompts come first
+  /// again.
   void rollback(const LedgerSnapshot& commit);
 
   [[nodiscard]] const std::map<std::uint64_t, LedgerGroup>& groups() const { return groups_; }  ///< By prompt id.

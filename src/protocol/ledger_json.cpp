@@ -33,9 +33,11 @@ Result<std::uint64_t> count(const json& object, const std::string& key) {
 Status check(const LedgerSnapshot& s) {
   const LedgerCounters& c = s.counters;
   if (c.dispatched != c.delivered + c.cancelled() + c.in_flight) {
-    return fail(ErrorCode::kCorrupt, "the ledger does not balance: dispatched is not delivered + cancelled + in flight");
+    return fail(ErrorCode::kCorrupt,
+                "the ledger does not balance: dispatched is not delivered + cancelled + in flight");
   }
-  const bool ascending = std::adjacent_find(s.pending.begin(), s.pending.end(), std::greater_equal<>()) == s.pending.end();
+  const bool ascending =
+      std::adjacent_find(s.pending.begin(), s.pending.end(), std::greater_equal<>()) == s.pending.end();
   if (!ascending || (!s.pending.empty() && s.pending.back() >= s.next_prompt) || s.pending.size() < c.in_flight) {
     return fail(ErrorCode::kCorrupt, "the ledger's pending prompts are not ascending ids below next_prompt");
   }
@@ -56,14 +58,17 @@ Result<LedgerSnapshot> ledger_from_json(const json& object) {
   TROUPE_TRY(c.late, count(object, "late"));
   TROUPE_TRY(c.retries, count(object, "retries"));
   const auto cancelled = object.find("cancelled");
-  if (cancelled == object.end() || !cancelled->is_object()) return fail(ErrorCode::kCorrupt, "the ledger's 'cancelled' is missing");
+  if (cancelled == object.end() || !cancelled->is_object())
+    return fail(ErrorCode::kCorrupt, "the ledger's 'cancelled' is missing");
   for (std::size_t i = 0; i < kCancelReasons; ++i) {
     TROUPE_TRY(c.cancelled_by[i], count(*cancelled, std::string(to_string(static_cast<CancelReason>(i)))));
   }
   const auto pending = object.find("pending");
-  if (pending == object.end() || !pending->is_array()) return fail(ErrorCode::kCorrupt, "the ledger's 'pending' is missing");
+  if (pending == object.end() || !pending->is_array())
+    return fail(ErrorCode::kCorrupt, "the ledger's 'pending' is missing");
   for (const json& prompt : *pending) {
-    if (!prompt.is_number_unsigned()) return fail(ErrorCode::kCorrupt, "the ledger's 'pending' holds something that is no prompt id");
+    if (!prompt.is_number_unsigned())
+      return fail(ErrorCode::kCorrupt, "the ledger's 'pending' holds something that is no prompt id");
     s.pending.push_back(prompt.get<std::uint64_t>());
   }
   TROUPE_TRY_STATUS(check(s));

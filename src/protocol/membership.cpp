@@ -32,7 +32,8 @@ std::vector<Effect> Membership::handle(const Event& event, TimePoint now) {
 
 void Membership::on(const NodeJoined& e) {
   if (nodes_.size() >= options_.nodes_max && !nodes_.contains(e.node)) {
-    effects_.emplace_back(Note{LogLevel::kError, to_string(e.node) + " is not taken: the run has its " + std::to_string(options_.nodes_max) + " machines"});
+    effects_.emplace_back(Note{LogLevel::kError, to_string(e.node) + " is not taken: the run has its " +
+                                                     std::to_string(options_.nodes_max) + " machines"});
     return;
   }
   nodes_[e.node] = Node{};
@@ -62,7 +63,10 @@ void Membership::on(const SetWanted& e) {
   if (e.generation <= state.generation) {
     effects_.emplace_back(ScaleRefused{e, Error{ErrorCode::kFenced, scale + " was overtaken by a later one", {}}});
   } else if (e.count > options_.workers_max) {
-    effects_.emplace_back(ScaleRefused{e, Error{ErrorCode::kInvalidArgument, scale + " exceeds the " + std::to_string(options_.workers_max) + " workers a role may have", {}}});
+    effects_.emplace_back(ScaleRefused{
+        e, Error{ErrorCode::kInvalidArgument,
+                 scale + " exceeds the " + std::to_string(options_.workers_max) + " workers a role may have",
+                 {}}});
   } else {
     state.wanted = e.count;
     state.generation = e.generation;
@@ -131,7 +135,8 @@ void Membership::check_deadlines() {
     const Duration in_state = now_ - member.since;
     switch (member.state) {
       case MemberState::kStarting:
-        if (in_state >= options_.join_deadline) kill(member, "it did not register within " + format_duration(options_.join_deadline));
+        if (in_state >= options_.join_deadline)
+          kill(member, "it did not register within " + format_duration(options_.join_deadline));
         break;
       case MemberState::kServing:
       case MemberState::kSuspect:
@@ -147,7 +152,8 @@ void Membership::check_deadlines() {
         if (now_ - member.kill_sent >= options_.kill_repeat) send_kill(member, "it is still there");
         break;
       case MemberState::kDraining:
-        if (in_state >= options_.drain_deadline + options_.drain_grace) kill(member, "it did not leave within its drain deadline");
+        if (in_state >= options_.drain_deadline + options_.drain_grace)
+          kill(member, "it did not leave within its drain deadline");
         break;
     }
   }
@@ -234,7 +240,8 @@ void Membership::gone(WorkerId id, const std::string& exit, Blame blame) {
     slot.not_before = restart->at;
   } else if (!state.given_up) {
     state.given_up = true;
-    effects_.emplace_back(GiveUp{id.role, std::string(to_string(id.role)) + " workers: " + std::get<Escalate>(verdict).reason});
+    effects_.emplace_back(
+        GiveUp{id.role, std::string(to_string(id.role)) + " workers: " + std::get<Escalate>(verdict).reason});
   }
 }
 

@@ -102,8 +102,8 @@ struct Adopt {
   WorkerId worker;
   NodeId node;
 };
-using Event = std::variant<NodeJoined, NodeLost, NodeDraining, SetWanted, Registered, Serving, Heard, LinkDown, Unfit, Empty,
-                           Exited, StartFailed, Adopt, Wake>;
+using Event = std::variant<NodeJoined, NodeLost, NodeDraining, SetWanted, Registered, Serving, Heard, LinkDown, Unfit,
+                           Empty, Exited, StartFailed, Adopt, Wake>;
 
 struct StartWorker {
   WorkerId worker;
@@ -147,8 +147,8 @@ struct GiveUp {
   Role role = Role::kRollout;
   std::string reason;
 };
-using Effect = std::variant<StartWorker, DrainWorker, StopWorker, KillWorker, Suspected, Cleared, Gone, ScaleRefused, GiveUp,
-                            Note, ArmTimer>;
+using Effect = std::variant<StartWorker, DrainWorker, StopWorker, KillWorker, Suspected, Cleared, Gone, ScaleRefused,
+                            GiveUp, Note, ArmTimer>;
 
 } // namespace membership
 

@@ -5,7 +5,9 @@
 
 namespace troupe::protocol {
 
-std::uint64_t buffer_groups(const RolloutPlan& plan) { return (std::uint64_t{plan.staleness} + 1) * plan.prompts_per_step; }
+std::uint64_t buffer_groups(const RolloutPlan& plan) {
+  return (std::uint64_t{plan.staleness} + 1) * plan.prompts_per_step;
+}
 
 std::uint64_t window_groups(const RolloutPlan& plan) {
   if (plan.staleness == 0) return 1;

@@ -15,13 +15,13 @@ using namespace std::chrono_literals;
 struct RolloutPlan {
   std::uint32_t prompts_per_step = 8;    ///< P: groups in a training batch, >= 1.
   std::uint32_t samples_per_prompt = 8;  ///< G: samples in a group, >= 1.
-  std::uint32_t staleness = 1;           ///< S: steps that generation may run ahead; 0 = on policy, generation waits for the pull.
-  double window_fraction = 0.3;          ///< f in [0, 1]: look-ahead window as a part of the buffer; ignored (W = 1) when S = 0.
-  std::optional<std::uint32_t> max_age;  ///< Hard bound on policy age at consumption; absent = the worst age the loop allows.
+  std::uint32_t staleness = 1;           ///< S: steps generation may run ahead; 0 = on policy, it waits for the pull.
+  double window_fraction = 0.3;          ///< f in [0, 1]: look-ahead as a part of the buffer; W = 1 when S = 0.
+  std::optional<std::uint32_t> max_age;  ///< Bound on policy age at consumption; absent = the worst the loop allows.
   std::uint64_t steps = 10;              ///< Optimizer steps of the stage.
   std::uint32_t attempts = 3;            ///< Times a sample is tried before its group is cancelled, >= 1.
-  bool drop_zero_signal = true;          ///< Groups whose trainable rewards are all equal are dropped and refilled.
-  std::uint32_t empty_batches_max = 10;  ///< Consecutive batch-equivalents without one trainable group before the run fails.
+  bool drop_zero_signal = true;          ///< Drop and refill groups whose trainable rewards are equal; off for G = 1.
+  std::uint32_t empty_batches_max = 10;  ///< Batches in a row without one trainable group before the run fails.
   std::optional<std::uint64_t> prompt_limit;  ///< Prompts in the stream; absent = endless. May grow on a resume.
 };
 

@@ -12,8 +12,8 @@ std::variant<RestartAt, Escalate> RestartPolicy::on_failure(Failure failure) {
     std::string chain;
     for (const Failure& f : recent_) chain += (chain.empty() ? "" : "; ") + f.what + ": " + f.cause;
     recent_.pop_back();  // it is not restarted, so it does not count as a restart
-    return Escalate{"more than " + std::to_string(options_.restarts_max) + " restarts within " + format_duration(options_.window) +
-                    " (" + chain + ")"};
+    return Escalate{"more than " + std::to_string(options_.restarts_max) + " restarts within " +
+                    format_duration(options_.window) + " (" + chain + ")"};
   }
   Duration pause = options_.backoff_first;
   for (std::size_t i = 1; i < recent_.size() && pause < options_.backoff_max; ++i) pause *= 2;

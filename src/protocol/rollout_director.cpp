@@ -112,11 +112,14 @@ void RolloutDirector::on(const WorkerJoined& e) {
   if (pool_.find(e.worker) != nullptr) return;
   std::vector<WorkerId> replaced;
   for (const auto& [id, worker] : pool_.all()) {
-    if (id.role == e.worker.role && id.index == e.worker.index && id.incarnation < e.worker.incarnation) replaced.push_back(id);
+    if (id.role == e.worker.role && id.index == e.worker.index && id.incarnation < e.worker.incarnation)
+      replaced.push_back(id);
   }
   for (const WorkerId id : replaced) drop_worker(id, "replaced by incarnation " + std::to_string(e.worker.incarnation));
   PoolWorker* worker = pool_.add(e.worker);
-  if (worker == nullptr) return note(LogLevel::kWarning, to_string(e.worker) + " is not taken: the pool is full or it is an old incarnation");
+  if (worker == nullptr)
+    return note(LogLevel::kWarning,
+                to_string(e.worker) + " is not taken: the pool is full or it is an old incarnation");
   worker->holds = e.holds;
   if (served_ && worker->holds == served_) promote(*worker);
 }
@@ -217,8 +220,8 @@ void RolloutDirector::on(const SampleDone& e) {
 void RolloutDirector::on(const SampleFailed& e) {
   if (fenced(e.epoch)) return;
   if (!fail_sample(e.name, e.attempt, e.worker)) return;
-  note(LogLevel::kWarning, "sample " + to_string(e.name) + ", attempt " + std::to_string(e.attempt) + " on " + to_string(e.worker) +
-                               " failed: " + e.reason);
+  note(LogLevel::kWarning, "sample " + to_string(e.name) + ", attempt " + std::to_string(e.attempt) + " on " +
+                               to_string(e.worker) + " failed: " + e.reason);
 }
 
 void RolloutDirector::on(const SampleReturned& e) {
@@ -233,7 +236,8 @@ void RolloutDirector::on(const BeginTraining& e) {
   ledger_.configure({plan_.samples_per_prompt, plan_.attempts, buffer_groups(plan_), plan_.prompt_limit});
   trainer_ = std::max(trainer_, e.version);
   held_.clear();
-  if (!served_ || *served_ != trainer_) held_[trainer_] = buffer_groups(plan_);  // born fresh: after the pull of what it trains on
+  if (!served_ || *served_ != trainer_)
+    held_[trainer_] = buffer_groups(plan_);  // born fresh: after the pull of what it trains on
   loop_ = true;
   steps_done_ = e.steps_done;
   barren_groups_ = 0;

@@ -48,8 +48,8 @@ class RolloutDirector {
  public:
   explicit RolloutDirector(const RolloutOptions& options, const LedgerSnapshot& restored = {});
 
-  /// Handles one event; `now` never goes backwards. `StepDone` goes to the run director too, whose effects are performed
-  /// before these: its checkpoint order must reach the rank before the train step that this call may request.
+  /// Handles one event; `now` never goes backwards. `StepDone` goes to the run director too, whose effects are
+  /// performed before these: its checkpoint order must reach the rank before the train step that this call may request.
   std::vector<rollout::Effect> handle(const rollout::Event& event, TimePoint now);
 
   /// For the commit record of the version the trainer holds; take it right after `handle(StepDone)` or `Drained`.
@@ -126,7 +126,8 @@ class RolloutDirector {
   void unload(std::optional<WorkerId> id);
   [[nodiscard]] bool owns(const rollout::SampleName& name, WorkerId worker);
   bool fail_sample(const rollout::SampleName& name, std::uint32_t attempt, WorkerId owner);
-  void give_back(const rollout::SampleName& name, std::uint32_t attempt, WorkerId owner, PolicyVersion oldest, bool has_prefix);
+  void give_back(const rollout::SampleName& name, std::uint32_t attempt, WorkerId owner, PolicyVersion oldest,
+                 bool has_prefix);
   void cancel_group(std::uint64_t prompt, CancelReason reason);
   void drop_worker(WorkerId id, const std::string& reason);
   void promote(PoolWorker& worker);

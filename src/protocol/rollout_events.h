@@ -207,14 +207,14 @@ struct RequestTrainStep {
   double age_mean = 0;
   bool exhausted = false;  ///< The stream of prompts is used up and this batch is the (shorter) rest.
 };
-/// The rank copies its weights into a slot. Must be executed before any later RequestTrainStep (same queue). Idempotent:
-/// with `version` in a slot it answers Published at once; a rank past `version` that never copied it publishes what it
-/// holds and says so.
+/// The rank copies its weights into a slot. Must be executed before any later RequestTrainStep (same queue).
+/// Idempotent: with `version` in a slot it answers Published at once; a rank past `version` that never copied it
+/// publishes what it holds and says so.
 struct StartPublish {
   PolicyVersion version;
 };
-/// The worker pulls `version` (or a newer one) and answers WorkerPulled or WorkerPullFailed. Idempotent: ignored while a
-/// pull of it is running, answered at once when it is held.
+/// The worker pulls `version` (or a newer one) and answers WorkerPulled or WorkerPullFailed. Idempotent: ignored while
+/// a pull of it is running, answered at once when it is held.
 struct TellWorkerPull {
   WorkerId worker;
   PolicyVersion version;
@@ -260,7 +260,7 @@ struct Fail {
 };
 
 using Effect = std::variant<DispatchWork, CancelSamples, CancelAll, DropResults, RequestTrainStep, StartPublish,
-                            TellWorkerPull, WorkerServing, WorkerReleased, WorkerUnfit, EvaluationDone, TrainingDone, Drained, Stalled,
-                            Fail, Note, ArmTimer>;
+                            TellWorkerPull, WorkerServing, WorkerReleased, WorkerUnfit, EvaluationDone, TrainingDone,
+                            Drained, Stalled, Fail, Note, ArmTimer>;
 
 } // namespace troupe::protocol::rollout

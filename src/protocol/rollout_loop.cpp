@@ -52,7 +52,8 @@ void RolloutDirector::tell_pulls() {
     } else if (now_ >= worker.pull_deadline) {
       worker.unfit = true;
       worker.in_round = false;
-      emit(WorkerUnfit{id, "it has not pulled " + to_string(*served_) + " within " + format_duration(options_.pull_deadline)});
+      emit(WorkerUnfit{
+          id, "it has not pulled " + to_string(*served_) + " within " + format_duration(options_.pull_deadline)});
       continue;
     } else if (now_ < worker.retry_at) {
       continue;
@@ -104,7 +105,8 @@ std::vector<std::uint64_t> RolloutDirector::choose_batch(bool& exhausted) const 
     if (!group.in_batch) open.push_back(&group);
   }
   std::sort(open.begin(), open.end(), [](const LedgerGroup* a, const LedgerGroup* b) { return a->birth < b->birth; });
-  const LedgerGroup* anchor = nullptr;  // the oldest group that is not ready; the window begins there and does not slide
+  const LedgerGroup* anchor =
+      nullptr;  // the oldest group that is not ready; the window begins there and does not slide
   std::vector<std::uint64_t> batch;
   for (const LedgerGroup* group : open) {
     if (batch.size() == plan_.prompts_per_step) break;
@@ -168,7 +170,8 @@ void RolloutDirector::arm() {
   if (trainer_alive_ && training_) consider(training_->sent + options_.command_resend);
   if (trainer_alive_ && publishing_) consider(publishing_->sent + options_.command_resend);
   for (const auto& [id, worker] : pool_.all()) {
-    const bool pulling = served_ && trainer_alive_ && worker.state != WorkerState::kDraining && !worker.unfit && worker.holds < served_;
+    const bool pulling =
+        served_ && trainer_alive_ && worker.state != WorkerState::kDraining && !worker.unfit && worker.holds < served_;
     if (pulling) consider(std::min(worker.retry_at, worker.pull_deadline));
     if (worker.full_until > now_) consider(worker.full_until);
   }

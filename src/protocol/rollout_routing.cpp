@@ -47,7 +47,8 @@ void RolloutDirector::route_groups() {
     const auto waits = [](const LedgerSample& sample) { return sample.state == SampleState::kWaiting; };
     if (std::any_of(group.samples.begin(), group.samples.end(), waits)) waiting.push_back(&group);
   }
-  std::sort(waiting.begin(), waiting.end(), [](const LedgerGroup* a, const LedgerGroup* b) { return a->birth < b->birth; });
+  std::sort(waiting.begin(), waiting.end(),
+            [](const LedgerGroup* a, const LedgerGroup* b) { return a->birth < b->birth; });
   for (const LedgerGroup* group : waiting) {
     Work work;
     work.epoch = trainer_.epoch;
@@ -63,7 +64,8 @@ void RolloutDirector::route_groups() {
     PoolWorker* worker = pool_.pick(served_, samples, options_.worker_samples_max, avoid, now_);
     if (worker == nullptr) return;  // oldest first: younger groups do not overtake for room
     work.number = next_work_++;
-    for (const SampleTask& task : work.samples) ledger_.assign({work.prompt, task.sample}, worker->id, *worker->holds, now_);
+    for (const SampleTask& task : work.samples)
+      ledger_.assign({work.prompt, task.sample}, worker->id, *worker->holds, now_);
     load(*worker, samples);
     emit(DispatchWork{worker->id, std::move(work)});
   }
@@ -104,7 +106,8 @@ bool RolloutDirector::fail_sample(const SampleName& name, std::uint32_t attempt,
   return true;
 }
 
-void RolloutDirector::give_back(const SampleName& name, std::uint32_t attempt, WorkerId owner, PolicyVersion oldest, bool has_prefix) {
+void RolloutDirector::give_back(const SampleName& name, std::uint32_t attempt, WorkerId owner, PolicyVersion oldest,
+                                bool has_prefix) {
   const bool taken = name.kind == WorkKind::kTrain ? ledger_.give_back(name.id, attempt, owner, oldest, has_prefix)
                                                    : evaluations_.give_back(name, attempt, owner);
   if (taken) unload(owner);
@@ -124,8 +127,12 @@ void RolloutDirector::cancel_group(std::uint64_t prompt, CancelReason reason) {
     emit(CancelSamples{owner, std::move(names)});
   }
   emit(DropResults{prompt});
-  if (reason == CancelReason::kFinished || ++barren_groups_ < std::uint64_t{plan_.empty_batches_max} * plan_.prompts_per_step) return;
-  const auto count = [this](CancelReason r) { return std::to_string(ledger_.counters().cancelled_by[static_cast<std::size_t>(r)]); };
+  if (reason == CancelReason::kFinished ||
+      ++barren_groups_ < std::uint64_t{plan_.empty_batches_max} * plan_.prompts_per_step)
+    return;
+  const auto count = [this](CancelReason r) {
+    return std::to_string(ledger_.counters().cancelled_by[static_cast<std::size_t>(r)]);
+  };
   fail(std::to_string(plan_.empty_batches_max) + " batches in a row gave no group to train on (in the whole run: " +
        count(CancelReason::kZeroSignal) + " with equal rewards, " + count(CancelReason::kAttempts) + " failed, " +
        count(CancelReason::kStale) + " too old); check the reward, the difficulty of the task and rl.attempts");
@@ -137,7 +144,8 @@ void RolloutDirector::drop_worker(WorkerId id, const std::string& reason) {
   std::erase_if(owned, [id](const Owned& o) { return o.owner != id; });
   pool_.remove(id);
   if (!owned.empty()) {
-    note(LogLevel::kWarning, to_string(id) + " is gone (" + reason + "); " + std::to_string(owned.size()) + " samples are re-issued");
+    note(LogLevel::kWarning,
+         to_string(id) + " is gone (" + reason + "); " + std::to_string(owned.size()) + " samples are re-issued");
   }
   for (const Owned& o : owned) {
     if (!failed_) fail_sample(o.name, o.attempt, id);
@@ -165,7 +173,10 @@ std::vector<RolloutDirector::Owned> RolloutDirector::owned_samples() const {
   for (std::uint64_t i = 0; i < evaluation->problems.size(); ++i) {
     const EvaluationProblem& problem = evaluation->problems[i];
     if (problem.state != SampleState::kAssigned) continue;
-    owned.push_back({{WorkKind::kEvaluation, evaluation->request.evaluation, {i, 0}}, problem.attempt, problem.owner, problem.last_news});
+    owned.push_back({{WorkKind::kEvaluation, evaluation->request.evaluation, {i, 0}},
+                     problem.attempt,
+                     problem.owner,
+                     problem.last_news});
   }
   return owned;
 }
@@ -231,7 +242,12 @@ std::string RolloutDirector::waiting_for() const {
   if (!text.empty()) return text;
   for (const auto& [id, worker] : pool_.all()) {
     const bool able = WorkerPool::routable(worker, served_);
-    add(to_string(id) + " (" + (able ? "idle" : worker.suspect ? "suspect" : worker.unfit ? "unfit" : std::string(to_string(worker.state))) + ")");
+    add(to_string(id) + " (" +
+        (able             ? "idle"
+         : worker.suspect ? "suspect"
+         : worker.unfit   ? "unfit"
+                          : std::string(to_string(worker.state))) +
+        ")");
   }
   return "work for " + text;
 }

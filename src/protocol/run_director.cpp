@@ -21,7 +21,8 @@ std::string_view to_string(StageKind kind) {
   return "unknown";
 }
 
-RunDirector::RunDirector(const RunOptions& options, std::vector<StageSpec> stages) : options_(options), stages_(std::move(stages)) {}
+RunDirector::RunDirector(const RunOptions& options, std::vector<StageSpec> stages)
+    : options_(options), stages_(std::move(stages)) {}
 
 std::vector<Effect> RunDirector::handle(const Event& event, TimePoint now) {
   effects_.clear();
@@ -152,11 +153,14 @@ void RunDirector::on(const Wake&) {
   if (!deadline_ || now_ < *deadline_) return arm();
   deadline_.reset();
   switch (phase_) {
-    case Phase::kMesh: return roll_back("the mesh", "not every rank was ready within " + format_duration(options_.mesh_deadline));
-    case Phase::kRunning: return roll_back("the mesh", "a step took longer than " + format_duration(options_.step_deadline));
+    case Phase::kMesh:
+      return roll_back("the mesh", "not every rank was ready within " + format_duration(options_.mesh_deadline));
+    case Phase::kRunning:
+      return roll_back("the mesh", "a step took longer than " + format_duration(options_.step_deadline));
     case Phase::kDraining:
     case Phase::kFinalSave:
-      return end(RunExit::kFailed, "stopped on request, but nothing was saved within " + format_duration(options_.stop_deadline));
+      return end(RunExit::kFailed,
+                 "stopped on request, but nothing was saved within " + format_duration(options_.stop_deadline));
     default: return;
   }
 }
@@ -226,7 +230,8 @@ void RunDirector::save() {
 void RunDirector::begin_final_save() {
   attempts_left_ = kSaveAttempts;
   enter(Phase::kFinalSave, options_.stop_deadline);
-  if (committed_ && *committed_ == position_) return end(RunExit::kStopped, "stopped on request, saved at " + to_string(position_.version));
+  if (committed_ && *committed_ == position_)
+    return end(RunExit::kStopped, "stopped on request, saved at " + to_string(position_.version));
   save();
 }
 
@@ -277,7 +282,9 @@ void RunDirector::end(RunExit exit, const std::string& reason) {
 
 bool RunDirector::trains() const { return trains_itself() || stage().kind == StageKind::kRl; }
 
-bool RunDirector::trains_itself() const { return stage().kind == StageKind::kPretrain || stage().kind == StageKind::kSft; }
+bool RunDirector::trains_itself() const {
+  return stage().kind == StageKind::kPretrain || stage().kind == StageKind::kSft;
+}
 
 std::uint64_t RunDirector::steps_total() const {
   std::uint64_t sum = 0;

@@ -90,8 +90,8 @@ struct Broken {
   std::string reason;
 };
 struct Stop {};
-using Event = std::variant<Start, MeshReady, StepDone, StageDone, EvaluationDone, Saved, NotSaved, Drained, RankLost, Broken,
-                           Stop, Wake>;
+using Event = std::variant<Start, MeshReady, StepDone, StageDone, EvaluationDone, Saved, NotSaved, Drained, RankLost,
+                           Broken, Stop, Wake>;
 
 /// Build the training mesh of `version.epoch` with the state of step `version.step`: of the newest commit, or, when
 /// `from_commit` is absent, of the start (model import or fresh initialisation).
@@ -99,7 +99,8 @@ struct BuildMesh {
   PolicyVersion version;
   std::optional<PolicyVersion> from_commit;
 };
-/// Enter a stage (again, after a rollback or resume). For rl: send BeginTraining with `steps_done` to the rollout director.
+/// Enter a stage (again, after a rollback or resume). For rl: send BeginTraining with `steps_done` to the rollout
+/// director.
 struct StartStage {
   std::uint32_t stage = 0;
   std::uint64_t steps_done = 0;
@@ -139,8 +140,8 @@ struct Ended {
   RunExit exit = RunExit::kDone;
   std::string reason;
 };
-using Effect = std::variant<BuildMesh, StartStage, TrainStep, StartEvaluation, Save, StartExport, DrainRollouts, Rollback,
-                            Progress, Ended, Note, ArmTimer>;
+using Effect = std::variant<BuildMesh, StartStage, TrainStep, StartEvaluation, Save, StartExport, DrainRollouts,
+                            Rollback, Progress, Ended, Note, ArmTimer>;
 
 } // namespace run
 

@@ -13,7 +13,8 @@ namespace {
 Error error(ErrorCode code, std::string message) { return Error{code, std::move(message), {}}; }
 } // namespace
 
-WeightPublication::WeightPublication(const PublicationOptions& options, std::uint32_t epoch) : options_(options), epoch_(epoch) {}
+WeightPublication::WeightPublication(const PublicationOptions& options, std::uint32_t epoch)
+    : options_(options), epoch_(epoch) {}
 
 std::vector<Effect> WeightPublication::handle(const Event& event, TimePoint now) {
   effects_.clear();
@@ -38,7 +39,8 @@ void WeightPublication::on(const Publish& e) {
   const bool passed = e.version.epoch < epoch_ || (known && e.version < *known) || (wanted_ && e.version < *wanted_);
   if (passed) {
     const std::string than = known ? to_string(*known) : "epoch " + std::to_string(epoch_);
-    effects_.emplace_back(Rejected{e.version, error(ErrorCode::kFenced, to_string(e.version) + " is older than " + than)});
+    effects_.emplace_back(
+        Rejected{e.version, error(ErrorCode::kFenced, to_string(e.version) + " is older than " + than)});
     return;
   }
   wanted_ = e.version;
@@ -50,7 +52,8 @@ void WeightPublication::on(const Filled& e) {
   if (slot.state != State::kFilling || slot.version != e.version) return;
   if (e.version.epoch < epoch_) {
     slot.state = State::kEmpty;
-    effects_.emplace_back(Rejected{e.version, error(ErrorCode::kFenced, to_string(e.version) + " was copied in an epoch that is over")});
+    effects_.emplace_back(
+        Rejected{e.version, error(ErrorCode::kFenced, to_string(e.version) + " was copied in an epoch that is over")});
     return;
   }
   slot.state = State::kReady;
@@ -71,12 +74,15 @@ void WeightPublication::on(const Lease& e) {
   const auto refuse = [&](ErrorCode code, std::string why) {
     effects_.emplace_back(Refuse{e.reader, e.request, error(code, std::move(why))});
   };
-  if (e.wanted.epoch > epoch_) return refuse(ErrorCode::kFenced, "this store belongs to epoch " + std::to_string(epoch_));
+  if (e.wanted.epoch > epoch_)
+    return refuse(ErrorCode::kFenced, "this store belongs to epoch " + std::to_string(epoch_));
   if (!index || slots_[*index].version < e.wanted) {
     return refuse(ErrorCode::kUnavailable, to_string(e.wanted) + " is not published yet");
   }
   for (Slot& slot : slots_) {  // a reader that asks again has given up what it read before; the transfer may still run
-    const auto given_up = [&](const auto& lease) { return lease.first.id == e.reader && lease.first.request < e.request; };
+    const auto given_up = [&](const auto& lease) {
+      return lease.first.id == e.reader && lease.first.request < e.request;
+    };
     if (std::erase_if(slot.leases, given_up) > 0) slot.expired = true;
   }
   for (std::uint32_t i = 0; i < kSlots; ++i) {
@@ -110,7 +116,8 @@ void WeightPublication::on(const NewEpoch& e) {
   wanted_.reset();
   for (Slot& slot : slots_) {
     slot.expired = slot.expired || !slot.leases.empty();
-    for (const auto& [reader, deadline] : slot.leases) effects_.emplace_back(Expired{reader.id, reader.request, slot.version});
+    for (const auto& [reader, deadline] : slot.leases)
+      effects_.emplace_back(Expired{reader.id, reader.request, slot.version});
     slot.leases.clear();
     if (slot.state == State::kReady) slot.state = State::kEmpty;  // a slot being filled waits for its Filled
   }
@@ -182,16 +189,18 @@ Status HeldWeights::offer(PolicyVersion version, std::optional<PolicyVersion> ba
     return fail(ErrorCode::kAlreadyExists, to_string(version) + " is not newer than " + to_string(*version_));
   }
   if (base && base != version_) {
-    return fail(ErrorCode::kUnavailable, "the delta to " + to_string(version) + " applies to " + to_string(*base) + ", not to " +
-                                             (version_ ? to_string(*version_) : "nothing"));
+    return fail(ErrorCode::kUnavailable, "the delta to " + to_string(version) + " applies to " + to_string(*base) +
+                                             ", not to " + (version_ ? to_string(*version_) : "nothing"));
   }
   return {};
 }
 
-Status HeldWeights::accept(PolicyVersion version, std::optional<PolicyVersion> base, std::uint64_t digest, std::uint64_t expected) {
+Status HeldWeights::accept(PolicyVersion version, std::optional<PolicyVersion> base, std::uint64_t digest,
+                           std::uint64_t expected) {
   TROUPE_TRY_STATUS(offer(version, base));
   if (digest != expected) {
-    return fail(ErrorCode::kCorrupt, "the digest of " + to_string(version) + " is " + hex64(digest) + ", not " + hex64(expected));
+    return fail(ErrorCode::kCorrupt,
+                "the digest of " + to_string(version) + " is " + hex64(digest) + ", not " + hex64(expected));
   }
   version_ = version;
   return {};

@@ -153,7 +153,8 @@ class HeldWeights {
   /// Errors: kFenced for an older epoch, kAlreadyExists for a version it holds or has passed, kUnavailable for a delta
   /// whose base it does not hold.
   [[nodiscard]] Status offer(PolicyVersion version, std::optional<PolicyVersion> base) const;
-  /// Takes the version after all bytes arrived. On a wrong digest the old weights stay. Errors: as `offer`, and kCorrupt.
+  /// Takes the version after all bytes arrived. On a wrong digest the old weights stay. Errors: as `offer`, and
+  /// kCorrupt.
   Status accept(PolicyVersion version, std::optional<PolicyVersion> base, std::uint64_t digest, std::uint64_t expected);
   [[nodiscard]] std::optional<PolicyVersion> version() const { return version_; }
 

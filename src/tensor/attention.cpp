@@ -23,11 +23,13 @@ kernels::AttentionShape shape_of(const HeadLayout& layout, double scale) {
 
 /// Where the parts of a fused row begin, in floats.
 struct Columns {
-  explicit Columns(const HeadLayout& layout) : k(layout.heads * layout.head_dim), v(k + layout.kv_heads * layout.head_dim), row(layout.row()) {}
+  explicit Columns(const HeadLayout& layout)
+      : k(layout.heads * layout.head_dim), v(k + layout.kv_heads * layout.head_dim), row(layout.row()) {}
   std::int64_t k, v, row;
 };
 
-at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double scale, std::span<const RowSegment> segments, at::Tensor* lse) {
+at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double scale,
+                       std::span<const RowSegment> segments, at::Tensor* lse) {
   const Columns columns(layout);
   at::Tensor out = at::empty({qkv.size(0), columns.k}, qkv.options());
   if (lse != nullptr) *lse = at::empty({qkv.size(0), layout.heads}, qkv.options());
@@ -35,7 +37,8 @@ at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double s
   std::vector<kernels::KeySpan> spans(2 * segments.size());
   std::vector<kernels::AttentionSegment> list(segments.size());
   const auto span_of = [&](std::int64_t begin, std::int64_t end) {
-    return kernels::KeySpan{rows + begin * columns.row + columns.k, rows + begin * columns.row + columns.v, end - begin, columns.row, kernels::KvLayout::kRows};
+    return kernels::KeySpan{rows + begin * columns.row + columns.k, rows + begin * columns.row + columns.v, end - begin,
+                            columns.row, kernels::KvLayout::kRows};
   };
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const RowSegment& segment = segments[i];
@@ -59,7 +62,8 @@ at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double s
 /// Segments in the order the backward kernel wants: those that share rows side by side, the owner of the rows first.
 std::vector<RowSegment> by_shared_rows(std::span<const std::int64_t> numbers) {
   std::vector<RowSegment> segments;
-  for (std::size_t i = 0; i + 3 < numbers.size(); i += 4) segments.push_back({numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]});
+  for (std::size_t i = 0; i + 3 < numbers.size(); i += 4)
+    segments.push_back({numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]});
   std::stable_sort(segments.begin(), segments.end(), [](const RowSegment& a, const RowSegment& b) {
     const auto first_key = [](const RowSegment& s) { return s.prefix_end > s.prefix_begin ? s.prefix_begin : s.begin; };
     return first_key(a) < first_key(b);
@@ -68,7 +72,8 @@ std::vector<RowSegment> by_shared_rows(std::span<const std::int64_t> numbers) {
 }
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const HeadLayout& layout, double scale, std::span<const RowSegment> segments) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const HeadLayout& layout, double scale,
+                            std::span<const RowSegment> segments) {
     at::Tensor lse;
     at::Tensor out = attend_rows(qkv, layout, scale, segments, &lse);
     ctx->save_for_backward({qkv, out, lse});
@@ -92,7 +97,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     float* grads = dqkv.data_ptr<float>();
     const auto keys = [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t at = begin * columns.row;
-      return kernels::KeyGrad{rows + at + columns.k, rows + at + columns.v, grads + at + columns.k, grads + at + columns.v, end - begin};
+      return kernels::KeyGrad{rows + at + columns.k, rows + at + columns.v, grads + at + columns.k,
+                              grads + at + columns.v, end - begin};
     };
     std::vector<kernels::AttentionGradSegment> list;
     for (const RowSegment& segment : segments) {
@@ -108,21 +114,26 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
       list.push_back(one);
     }
     const kernels::AttentionGradStrides strides{columns.row, columns.k, columns.row, columns.row, columns.row};
-    kernels::attention_backward(shape_of(layout, ctx->saved_data["scale"].toDouble()), strides, list.data(), static_cast<std::int64_t>(list.size()));
+    kernels::attention_backward(shape_of(layout, ctx->saved_data["scale"].toDouble()), strides, list.data(),
+                                static_cast<std::int64_t>(list.size()));
     return {dqkv, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
-} // namespace
+}  // namespace
 
-at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const RowSegment> segments) {
-  TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(), "fused rows of query, key and value heads");
+at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
+                     std::span<const RowSegment> segments) {
+  TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(),
+               "fused rows of query, key and value heads");
   if (!at::GradMode::is_enabled()) return attend_rows(qkv, layout, scale, segments, nullptr);
   return AttentionFunction::apply(qkv, layout, static_cast<double>(scale), segments);
 }
 
-at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const PagedSegment> segments) {
-  TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(), "fused rows of query, key and value heads");
+at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
+                           std::span<const PagedSegment> segments) {
+  TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(),
+               "fused rows of query, key and value heads");
   const Columns columns(layout);
   const kernels::AttentionShape shape = shape_of(layout, scale);
   at::Tensor out = at::empty({qkv.size(0), columns.k}, qkv.options());
@@ -160,4 +171,4 @@ at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, floa
   return out;
 }
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

@@ -1,5 +1,6 @@
 /// @file
-/// Causal attention over fused q|k|v rows: packed segments when training, pages when generating. One kernel, the same bits.
+/// Causal attention over fused q|k|v rows: packed segments when training, pages when generating. One kernel, the same
+/// bits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +23,8 @@ struct RowSegment {
 
 /// Shapes: qkv [T, layout.row()], result [T, heads * head_dim]. Segments cover every row once.
 /// Differentiable. Determinism: gradients of shared keys are added in the order of the segments.
-[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const RowSegment> segments);
+[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
+                                   std::span<const RowSegment> segments);
 
 /// Rows [begin, end) are the tokens from `cached` on of a sequence that lies in `pages`.
 struct PagedSegment {
@@ -33,6 +35,7 @@ struct PagedSegment {
 };
 
 /// Stores the rows' keys and values in their pages, then attends over the pages. Not differentiable.
-[[nodiscard]] at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const PagedSegment> segments);
+[[nodiscard]] at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
+                                         std::span<const PagedSegment> segments);
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

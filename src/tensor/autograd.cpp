@@ -19,8 +19,9 @@ void backward(std::span<const at::Tensor> outputs, std::span<const at::Tensor> g
 }
 
 std::span<float> floats(const at::Tensor& tensor) {
-  TROUPE_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous() && tensor.device().is_cpu(), "a contiguous float32 tensor on the CPU");
+  TROUPE_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous() && tensor.device().is_cpu(),
+               "a contiguous float32 tensor on the CPU");
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

@@ -30,4 +30,4 @@ void backward(std::span<const at::Tensor> outputs, std::span<const at::Tensor> g
 /// Memory of a tensor of ours: float32, contiguous, on the CPU.
 [[nodiscard]] std::span<float> floats(const at::Tensor& tensor);
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

@@ -53,7 +53,8 @@ struct Rows {
 
 Rows score_rows(const at::Tensor& hidden, const kernels::PackedMatrix& weights, const Plan& plan) {
   Rows rows;
-  for (at::Tensor* one : {&rows.logprob, &rows.entropy, &rows.lse}) *one = at::empty({hidden.size(0)}, hidden.options());
+  for (at::Tensor* one : {&rows.logprob, &rows.entropy, &rows.lse})
+    *one = at::empty({hidden.size(0)}, hidden.options());
   each_block(hidden, weights, [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
     kernels::LogprobForward args;
     args.logits = logits.data_ptr<float>();
@@ -90,36 +91,38 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
     variable_list result(3);
     if (ctx->needs_input_grad(0)) result[0] = at::zeros_like(hidden);
     if (ctx->needs_input_grad(1)) result[1] = at::zeros_like(weight);
-    each_block(hidden, plan.packed->get({&weight, 1}), [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
-      kernels::LogprobBackward args;
-      args.logits = logits.data_ptr<float>();
-      args.targets = plan.targets.data() + first;
-      args.lse = saved[3].data_ptr<float>() + first;
-      args.entropy = saved[2].data_ptr<float>() + first;
-      args.dlogprob = dlogprob.data_ptr<float>() + first;
-      args.dentropy = dentropy.data_ptr<float>() + first;
-      args.dlogits = logits.data_ptr<float>();
-      args.rows = count;
-      args.vocab = plan.vocab;
-      args.ldl = weight.size(0);
-      args.temperature = plan.temperature;
-      kernels::logprob_backward(args);
-      const at::Tensor dlogits = logits.narrow(0, 0, count);
-      if (result[0].defined()) result[0].narrow(0, first, count).addmm_(dlogits, weight);
-      if (result[1].defined()) result[1].addmm_(dlogits.t(), hidden.narrow(0, first, count));
-    });
+    each_block(hidden, plan.packed->get({&weight, 1}),
+               [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
+                 kernels::LogprobBackward args;
+                 args.logits = logits.data_ptr<float>();
+                 args.targets = plan.targets.data() + first;
+                 args.lse = saved[3].data_ptr<float>() + first;
+                 args.entropy = saved[2].data_ptr<float>() + first;
+                 args.dlogprob = dlogprob.data_ptr<float>() + first;
+                 args.dentropy = dentropy.data_ptr<float>() + first;
+                 args.dlogits = logits.data_ptr<float>();
+                 args.rows = count;
+                 args.vocab = plan.vocab;
+                 args.ldl = weight.size(0);
+                 args.temperature = plan.temperature;
+                 kernels::logprob_backward(args);
+                 const at::Tensor dlogits = logits.narrow(0, 0, count);
+                 if (result[0].defined()) result[0].narrow(0, first, count).addmm_(dlogits, weight);
+                 if (result[1].defined()) result[1].addmm_(dlogits.t(), hidden.narrow(0, first, count));
+               });
     return result;
   }
 };
 
-} // namespace
+}  // namespace
 
-Scores score(const at::Tensor& hidden, const at::Tensor& weight, const std::shared_ptr<PackedWeights>& packed, std::span<const std::int32_t> targets,
-             float temperature, std::int64_t vocab) {
+Scores score(const at::Tensor& hidden, const at::Tensor& weight, const std::shared_ptr<PackedWeights>& packed,
+             std::span<const std::int32_t> targets, float temperature, std::int64_t vocab) {
   TROUPE_CHECK(hidden.dim() == 2 && hidden.size(1) == weight.size(1), "hidden rows must be as wide as the head");
   TROUPE_CHECK(hidden.size(0) == static_cast<std::int64_t>(targets.size()), "one target per hidden row");
   TROUPE_CHECK(temperature > 0, "the temperature must be positive");
-  TROUPE_CHECK(std::all_of(targets.begin(), targets.end(), [&](std::int32_t t) { return t >= 0 && t < vocab; }), "a target lies outside the vocabulary");
+  TROUPE_CHECK(std::all_of(targets.begin(), targets.end(), [&](std::int32_t t) { return t >= 0 && t < vocab; }),
+               "a target lies outside the vocabulary");
   const at::Tensor rows = hidden.contiguous();
   Plan plan{packed, {targets.begin(), targets.end()}, temperature, vocab};
   if (!at::GradMode::is_enabled()) {
@@ -130,4 +133,4 @@ Scores score(const at::Tensor& hidden, const at::Tensor& weight, const std::shar
   return {scored[0], scored[1]};
 }
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

@@ -26,8 +26,9 @@ at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w) {
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w0, const std::optional<at::Tensor>& w1,
-                            const std::optional<at::Tensor>& w2, const kernels::PackedMatrix* packed) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w0,
+                            const std::optional<at::Tensor>& w1, const std::optional<at::Tensor>& w2,
+                            const kernels::PackedMatrix* packed) {
     ctx->save_for_backward({x, w0, w1.value_or(at::Tensor()), w2.value_or(at::Tensor())});
     return multiply(x, *packed);
   }
@@ -42,8 +43,10 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       const at::Tensor dy = gradients[0].narrow(1, column, w.size(0));
       column += w.size(0);
       if (ctx->needs_input_grad(0)) {
-        if (result[0].defined()) result[0].addmm_(dy, w);
-        else result[0] = at::mm(dy, w);
+        if (result[0].defined())
+          result[0].addmm_(dy, w);
+        else
+          result[0] = at::mm(dy, w);
       }
       if (ctx->needs_input_grad(1 + i)) result[1 + i] = at::mm(dy.t(), saved[0]);
     }
@@ -51,7 +54,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 };
 
-} // namespace
+}  // namespace
 
 const kernels::PackedMatrix& PackedWeights::get(std::span<const at::Tensor> weights) {
   if (fresh_) return matrix_;
@@ -68,11 +71,12 @@ const kernels::PackedMatrix& PackedWeights::get(std::span<const at::Tensor> weig
   return matrix_;
 }
 
-at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights, const std::shared_ptr<PackedWeights>& packed) {
+at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
+                  const std::shared_ptr<PackedWeights>& packed) {
   const kernels::PackedMatrix& matrix = packed->get(weights);
   if (!at::GradMode::is_enabled()) return multiply(x, matrix);
   const auto weight = [&](std::size_t i) { return i < weights.size() ? std::optional(weights[i]) : std::nullopt; };
   return LinearFunction::apply(x, weights[0], weight(1), weight(2), &matrix);
 }
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

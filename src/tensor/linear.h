@@ -11,8 +11,9 @@
 
 namespace troupe::tensor {
 
-/// One weight, or several of the same input width below each other (q|k|v, gate|up), in the order in which kernels read them.
-/// Packed at the first use and again after `invalidate`, never in between: whoever changes a weight's numbers must say so.
+/// One weight, or several of the same input width below each other (q|k|v, gate|up), in the order in which kernels read
+/// them. Packed at the first use and again after `invalidate`, never in between: whoever changes a weight's numbers
+/// must say so.
 class PackedWeights {
  public:
   void invalidate() { fresh_ = false; }
@@ -27,6 +28,7 @@ class PackedWeights {
 /// y = x [W_0; W_1; ...]^T. Shapes: x [T, k], at most three weights [n_i, k], y [T, sum n_i].
 /// Differentiable in x and the weights; the backward pass uses LibTorch's matrix product.
 /// Determinism: a row of y depends on its row of x only (kernels::matmul).
-[[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights, const std::shared_ptr<PackedWeights>& packed);
+[[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
+                                const std::shared_ptr<PackedWeights>& packed);
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

@@ -43,7 +43,8 @@ at::Tensor rmsnorm_rows(const at::Tensor& x, const at::Tensor& weight, double ep
 }
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps,
+                            double offset) {
     at::Tensor inv_rms;
     at::Tensor y = rmsnorm_rows(x, weight, eps, offset, &inv_rms);
     ctx->save_for_backward({x, weight, inv_rms});
@@ -118,7 +119,8 @@ at::Tensor gather_rows(const at::Tensor& weight, const at::Tensor& ids) {
   const auto* id = ids.data_ptr<std::int32_t>();
   for (std::int64_t i = 0; i < ids.numel(); ++i) {
     TROUPE_CHECK(id[i] >= 0 && id[i] < weight.size(0), "a token id lies outside the vocabulary");
-    std::memcpy(rows.data_ptr<float>() + i * width, weight.data_ptr<float>() + id[i] * width, sizeof(float) * static_cast<std::size_t>(width));
+    std::memcpy(rows.data_ptr<float>() + i * width, weight.data_ptr<float>() + id[i] * width,
+                sizeof(float) * static_cast<std::size_t>(width));
   }
   return rows;
 }
@@ -151,7 +153,8 @@ struct HeadRange {
   std::int64_t heads = 0;
 };
 
-void normalise(const float* x, float* y, float* inv_rms, std::int64_t rows, const HeadLayout& layout, HeadRange range, const at::Tensor& weight, double eps) {
+void normalise(const float* x, float* y, float* inv_rms, std::int64_t rows, const HeadLayout& layout, HeadRange range,
+               const at::Tensor& weight, double eps) {
   kernels::RmsNormForward args;
   args.x = x + range.first;
   args.y = y + range.first;
@@ -167,7 +170,8 @@ void normalise(const float* x, float* y, float* inv_rms, std::int64_t rows, cons
 }
 
 /// Query and key heads lie side by side, so one call turns both.
-void rotate(float* qkv, std::int64_t rows, const HeadLayout& layout, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
+void rotate(float* qkv, std::int64_t rows, const HeadLayout& layout, const at::Tensor& cos, const at::Tensor& sin,
+            bool inverse) {
   if (!cos.defined()) return;
   kernels::Rope args;
   args.x = qkv;
@@ -185,8 +189,9 @@ void rotate(float* qkv, std::int64_t rows, const HeadLayout& layout, const at::T
 struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
   using Maybe = std::optional<at::Tensor>;
 
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const Maybe& maybe_q_weight, const Maybe& maybe_k_weight, const Maybe& maybe_cos,
-                            const Maybe& maybe_sin, const HeadLayout& layout, double q_eps, double k_eps) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const Maybe& maybe_q_weight,
+                            const Maybe& maybe_k_weight, const Maybe& maybe_cos, const Maybe& maybe_sin,
+                            const HeadLayout& layout, double q_eps, double k_eps) {
     const std::int64_t rows = qkv.size(0);
     const at::Tensor q_weight = maybe_q_weight.value_or(at::Tensor());
     const at::Tensor k_weight = maybe_k_weight.value_or(at::Tensor());
@@ -200,7 +205,8 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
       k_inv = at::empty({rows, layout.kv_heads}, qkv.options());
       const float* x = qkv.data_ptr<float>();
       normalise(x, y.data_ptr<float>(), q_inv.data_ptr<float>(), rows, layout, {0, layout.heads}, q_weight, q_eps);
-      normalise(x, y.data_ptr<float>(), k_inv.data_ptr<float>(), rows, layout, {layout.heads * layout.head_dim, layout.kv_heads}, k_weight, k_eps);
+      normalise(x, y.data_ptr<float>(), k_inv.data_ptr<float>(), rows, layout,
+                {layout.heads * layout.head_dim, layout.kv_heads}, k_weight, k_eps);
     }
     rotate(y.data_ptr<float>(), rows, layout, cos, sin, false);
     ctx->save_for_backward({normed ? qkv : at::Tensor(), q_weight, k_weight, cos, sin, q_inv, k_inv});
@@ -218,14 +224,16 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
     if (saved[0].defined()) {
       const at::Tensor dy = dx.clone();
       result[1] = unnormalise(saved[0], dy, dx, layout, {0, layout.heads}, saved[1], saved[5]);
-      result[2] = unnormalise(saved[0], dy, dx, layout, {layout.heads * layout.head_dim, layout.kv_heads}, saved[2], saved[6]);
+      result[2] =
+          unnormalise(saved[0], dy, dx, layout, {layout.heads * layout.head_dim, layout.kv_heads}, saved[2], saved[6]);
     }
     result[0] = dx;
     return result;
   }
 
-  static at::Tensor unnormalise(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& dx, const HeadLayout& layout, HeadRange range,
-                                const at::Tensor& weight, const at::Tensor& inv_rms) {
+  static at::Tensor unnormalise(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& dx,
+                                const HeadLayout& layout, HeadRange range, const at::Tensor& weight,
+                                const at::Tensor& inv_rms) {
     at::Tensor dweight = at::empty_like(weight);
     kernels::RmsNormBackward args;
     args.x = x.data_ptr<float>() + range.first;
@@ -243,16 +251,18 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
   }
 };
 
-} // namespace
+}  // namespace
 
 at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
-  TROUPE_CHECK(x.dim() == 2 && x.is_contiguous() && weight.numel() == x.size(1), "the norm's weight must be as wide as its input");
+  TROUPE_CHECK(x.dim() == 2 && x.is_contiguous() && weight.numel() == x.size(1),
+               "the norm's weight must be as wide as its input");
   if (!at::GradMode::is_enabled()) return rmsnorm_rows(x, weight, eps, offset, nullptr);
   return RmsNormFunction::apply(x, weight, eps, offset);
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
-  TROUPE_CHECK(gate_up.dim() == 2 && gate_up.is_contiguous() && gate_up.size(1) % 2 == 0, "rows of gate and up, side by side");
+  TROUPE_CHECK(gate_up.dim() == 2 && gate_up.is_contiguous() && gate_up.size(1) % 2 == 0,
+               "rows of gate and up, side by side");
   if (!at::GradMode::is_enabled()) return swiglu_rows(gate_up);
   return SwigluFunction::apply(gate_up);
 }
@@ -264,22 +274,27 @@ at::Tensor embedding(const at::Tensor& weight, std::span<const std::int32_t> ids
   return EmbeddingFunction::apply(weight, index);
 }
 
-at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const HeadNorm& q_norm, const HeadNorm& k_norm, const RopeRows& rope) {
-  TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(), "fused rows of query, key and value heads");
-  TROUPE_CHECK(q_norm.weight.defined() == k_norm.weight.defined(), "query and key heads are normalised together or not at all");
+at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const HeadNorm& q_norm,
+                                const HeadNorm& k_norm, const RopeRows& rope) {
+  TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(),
+               "fused rows of query, key and value heads");
+  TROUPE_CHECK(q_norm.weight.defined() == k_norm.weight.defined(),
+               "query and key heads are normalised together or not at all");
   const at::Tensor q_weight = q_norm.weight.defined() ? shifted(q_norm.weight, q_norm.offset) : at::Tensor();
   const at::Tensor k_weight = k_norm.weight.defined() ? shifted(k_norm.weight, k_norm.offset) : at::Tensor();
   if (at::GradMode::is_enabled()) {
     const auto maybe = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
-    return HeadsFunction::apply(qkv, maybe(q_weight), maybe(k_weight), maybe(rope.cos), maybe(rope.sin), layout, q_norm.eps, k_norm.eps);
+    return HeadsFunction::apply(qkv, maybe(q_weight), maybe(k_weight), maybe(rope.cos), maybe(rope.sin), layout,
+                                q_norm.eps, k_norm.eps);
   }
   float* rows = qkv.data_ptr<float>();
   if (q_weight.defined()) {
     normalise(rows, rows, nullptr, qkv.size(0), layout, {0, layout.heads}, q_weight, q_norm.eps);
-    normalise(rows, rows, nullptr, qkv.size(0), layout, {layout.heads * layout.head_dim, layout.kv_heads}, k_weight, k_norm.eps);
+    normalise(rows, rows, nullptr, qkv.size(0), layout, {layout.heads * layout.head_dim, layout.kv_heads}, k_weight,
+              k_norm.eps);
   }
   rotate(rows, qkv.size(0), layout, rope.cos, rope.sin, false);
   return qkv;
 }
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

@@ -1,5 +1,6 @@
 /// @file
-/// Differentiable row operations of a decoder on our own kernels. A row of a result depends on its own row of the input only.
+/// Differentiable row operations of a decoder on our own kernels. A row of a result depends on its own row of the input
+/// only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,6 +43,7 @@ struct RopeRows {
 
 /// Normalises query and key heads (where asked), then rotates their leading channels (half-split); values pass.
 /// Shapes: qkv and result [T, layout.row()]. Without recording, `qkv` itself is changed and returned.
-[[nodiscard]] at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const HeadNorm& q_norm, const HeadNorm& k_norm, const RopeRows& rope);
+[[nodiscard]] at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const HeadNorm& q_norm,
+                                              const HeadNorm& k_norm, const RopeRows& rope);
 
-} // namespace troupe::tensor
+}  // namespace troupe::tensor

@@ -22,7 +22,7 @@ TEST(DType, EveryHalfSurvivesTheRoundTrip) {
 }
 
 TEST(DType, HalfRoundsToNearestEven) {
-  EXPECT_EQ(float_to_half(1.0F + 0x1p-11F), 0x3C00);            // a tie goes to the even mantissa
+  EXPECT_EQ(float_to_half(1.0F + 0x1p-11F), 0x3C00);  // a tie goes to the even mantissa
   EXPECT_EQ(float_to_half(1.0F + 3 * 0x1p-11F), 0x3C02);
   EXPECT_EQ(float_to_half(1.0F + 0x1p-11F + 0x1p-20F), 0x3C01);
   EXPECT_EQ(float_to_half(65519.0F), 0x7BFF);
@@ -45,7 +45,8 @@ TEST(DType, Bfloat16RoundsToNearestEvenAndKeepsNan) {
 }
 
 TEST(DType, NamesAndSizesAgree) {
-  for (const char* name : {"BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "I64", "U64", "F64"}) {
+  for (const char* name : {"BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "I16", "U16", "F16", "BF16", "I32",
+                           "U32", "F32", "I64", "U64", "F64"}) {
     const auto dtype = dtype_from(name);
     ASSERT_TRUE(dtype) << name;
     EXPECT_EQ(to_string(*dtype), name);
@@ -62,5 +63,5 @@ TEST(DType, ConversionRefusesWhatItCannotRead) {
   EXPECT_FALSE(convert_to_float(DType::kI32, bytes, out));
 }
 
-} // namespace
-} // namespace troupe::formats
+}  // namespace
+}  // namespace troupe::formats

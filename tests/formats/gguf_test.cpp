@@ -20,10 +20,15 @@ TEST(Gguf, ReadsMetadataOfEveryKind) {
   EXPECT_EQ(file->number("test.answer"), 42.0);
   EXPECT_EQ(file->number("test.half"), 0.5);
   EXPECT_EQ(file->boolean("test.yes"), true);
-  EXPECT_EQ(file->string("test.text"), "gr\xC3\xBC\xC3\x9F" "e");
-  EXPECT_EQ(std::vector(file->strings("test.words").begin(), file->strings("test.words").end()), (std::vector<std::string_view>{"a", "", "bc"}));
-  EXPECT_EQ(std::vector(file->integers("test.counts").begin(), file->integers("test.counts").end()), (std::vector<std::int64_t>{-1, 0, 70000}));
-  EXPECT_EQ(std::vector(file->numbers("test.scores").begin(), file->numbers("test.scores").end()), (std::vector<double>{0.25, -1.5}));
+  EXPECT_EQ(file->string("test.text"),
+            "gr\xC3\xBC\xC3\x9F"
+            "e");
+  EXPECT_EQ(std::vector(file->strings("test.words").begin(), file->strings("test.words").end()),
+            (std::vector<std::string_view>{"a", "", "bc"}));
+  EXPECT_EQ(std::vector(file->integers("test.counts").begin(), file->integers("test.counts").end()),
+            (std::vector<std::int64_t>{-1, 0, 70000}));
+  EXPECT_EQ(std::vector(file->numbers("test.scores").begin(), file->numbers("test.scores").end()),
+            (std::vector<double>{0.25, -1.5}));
   EXPECT_EQ(file->integer("test.text"), std::nullopt);
   EXPECT_EQ(file->value("test.none"), nullptr);
 }
@@ -56,7 +61,8 @@ TEST(Gguf, AnUnknownStorageTypeIsAnErrorOnlyWhenAsked) {
   std::vector<float> out(static_cast<std::size_t>(tensor->elements()));
   const auto status = dequantise(*tensor, out);
   ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().message, "tensor 'unreadable' is stored as type 6; readable are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K");
+  EXPECT_EQ(status.error().message,
+            "tensor 'unreadable' is stored as type 6; readable are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K");
 }
 
 TEST(Gguf, RefusesABufferOfAnotherSize) {
@@ -66,5 +72,5 @@ TEST(Gguf, RefusesABufferOfAnotherSize) {
   EXPECT_FALSE(dequantise(*file->find("F32"), out));
 }
 
-} // namespace
-} // namespace troupe::formats
+}  // namespace
+}  // namespace troupe::formats

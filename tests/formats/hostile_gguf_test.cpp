@@ -34,7 +34,8 @@ class Writer {
     return put(version).put(tensors).put(pairs);
   }
   Writer& integer(std::string_view key, std::uint32_t value) { return text(key).put<std::uint32_t>(4).put(value); }
-  Writer& tensor(std::string_view name, std::initializer_list<std::uint64_t> dims, std::uint32_t type, std::uint64_t offset) {
+  Writer& tensor(std::string_view name, std::initializer_list<std::uint64_t> dims, std::uint32_t type,
+                 std::uint64_t offset) {
     text(name).put(static_cast<std::uint32_t>(dims.size()));
     for (const std::uint64_t d : dims) put(d);
     return put(type).put(offset);
@@ -74,16 +75,24 @@ TEST_F(HostileGguf, WrongBeginning) {
 TEST_F(HostileGguf, CountsBeyondTheFileReserveNothing) {
   EXPECT_THAT(refusal(Writer().header(0, ~std::uint64_t{0})), HasSubstr("metadata entries, more than it has room for"));
   EXPECT_THAT(refusal(Writer().header(~std::uint64_t{0}, 0)), HasSubstr("tensors, more than it has room for"));
-  EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(9).put<std::uint32_t>(4).put<std::uint64_t>(1ULL << 61)),
+  EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(9).put<std::uint32_t>(4).put<std::uint64_t>(
+                  1ULL << 61)),
               HasSubstr("the array 'k' claims 2305843009213693952 elements"));
-  EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(9).put<std::uint32_t>(8).put<std::uint64_t>(1ULL << 40)), HasSubstr("the array 'k' claims"));
-  EXPECT_THAT(refusal(Writer().header(0, 1).put<std::uint64_t>(~0ULL).data(40)), HasSubstr("ends within a metadata key"));
-  EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(8).put<std::uint64_t>(1ULL << 63).data(9)), HasSubstr("ends within the metadata entry 'k'"));
+  EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(9).put<std::uint32_t>(8).put<std::uint64_t>(
+                  1ULL << 40)),
+              HasSubstr("the array 'k' claims"));
+  EXPECT_THAT(refusal(Writer().header(0, 1).put<std::uint64_t>(~0ULL).data(40)),
+              HasSubstr("ends within a metadata key"));
+  EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(8).put<std::uint64_t>(1ULL << 63).data(9)),
+              HasSubstr("ends within the metadata entry 'k'"));
 }
 
 TEST_F(HostileGguf, MetadataThatIsNoMetadata) {
   EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(77).data(8)), HasSubstr("unknown kind 77"));
-  EXPECT_THAT(refusal(Writer().header(0, 1).text("k").put<std::uint32_t>(9).put<std::uint32_t>(9).put<std::uint64_t>(1).data(64)), HasSubstr("unsupported kind 9"));
+  EXPECT_THAT(
+      refusal(
+          Writer().header(0, 1).text("k").put<std::uint32_t>(9).put<std::uint32_t>(9).put<std::uint64_t>(1).data(64)),
+      HasSubstr("unsupported kind 9"));
   EXPECT_THAT(refusal(Writer().header(0, 2).integer("k", 1).integer("k", 2)), HasSubstr("'k' occurs twice"));
   EXPECT_THAT(refusal(Writer().header(0, 1).integer("general.alignment", 0)), HasSubstr("general.alignment is 0"));
   EXPECT_THAT(refusal(Writer().header(0, 1).integer("general.alignment", 33)), HasSubstr("general.alignment is 33"));
@@ -91,20 +100,28 @@ TEST_F(HostileGguf, MetadataThatIsNoMetadata) {
 
 TEST_F(HostileGguf, TensorsThatDoNotFit) {
   EXPECT_EQ(refusal(Writer().header(1, 0).tensor("t", {4}, 0, 0).align().data(16)), "accepted");
-  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {5}, 0, 0).align().data(16)), HasSubstr("tensor 't' needs bytes 0 to 20 of 16 (truncated?)"));
-  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {4}, 0, ~std::uint64_t{0} - 8).align().data(16)), HasSubstr("tensor 't' needs bytes"));
-  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {1ULL << 40, 1ULL << 40}, 0, 0).align().data(16)), HasSubstr("impossible shape"));
+  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {5}, 0, 0).align().data(16)),
+              HasSubstr("tensor 't' needs bytes 0 to 20 of 16 (truncated?)"));
+  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {4}, 0, ~std::uint64_t{0} - 8).align().data(16)),
+              HasSubstr("tensor 't' needs bytes"));
+  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {1ULL << 40, 1ULL << 40}, 0, 0).align().data(16)),
+              HasSubstr("impossible shape"));
   EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {4, 0}, 0, 0).align().data(16)), HasSubstr("impossible shape"));
-  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {33}, 2, 0).align().data(64)), HasSubstr("Q4_0 with rows of 33, not a multiple of 32"));
-  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {1, 1, 1, 1, 1, 1, 1, 1, 1}, 0, 0).align().data(64)), HasSubstr("9 dimensions"));
-  EXPECT_THAT(refusal(Writer().header(2, 0).tensor("t", {4}, 0, 0).tensor("t", {4}, 0, 32).align().data(64)), HasSubstr("two tensors are named 't'"));
-  EXPECT_THAT(refusal(Writer().header(2, 0).tensor("t", {8}, 0, 0).tensor("u", {4}, 0, 16).align().data(64)), HasSubstr("tensor 'u' overlaps tensor 't'"));
+  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {33}, 2, 0).align().data(64)),
+              HasSubstr("Q4_0 with rows of 33, not a multiple of 32"));
+  EXPECT_THAT(refusal(Writer().header(1, 0).tensor("t", {1, 1, 1, 1, 1, 1, 1, 1, 1}, 0, 0).align().data(64)),
+              HasSubstr("9 dimensions"));
+  EXPECT_THAT(refusal(Writer().header(2, 0).tensor("t", {4}, 0, 0).tensor("t", {4}, 0, 32).align().data(64)),
+              HasSubstr("two tensors are named 't'"));
+  EXPECT_THAT(refusal(Writer().header(2, 0).tensor("t", {8}, 0, 0).tensor("u", {4}, 0, 16).align().data(64)),
+              HasSubstr("tensor 'u' overlaps tensor 't'"));
 }
 
 TEST_F(HostileGguf, EveryTruncationOfAGoodFileIsRefused) {
   const auto whole = read_file(std::filesystem::path(TROUPE_GOLDEN_DIR) / "formats" / "all_types.gguf");
   ASSERT_TRUE(whole);
-  for (std::size_t length = 0; length < 3000; length += 37) ASSERT_NE(refusal(whole->substr(0, length)), "accepted") << length;
+  for (std::size_t length = 0; length < 3000; length += 37)
+    ASSERT_NE(refusal(whole->substr(0, length)), "accepted") << length;
   EXPECT_NE(refusal(whole->substr(0, whole->size() / 2)), "accepted");
 }
 
@@ -121,5 +138,5 @@ TEST_F(HostileGguf, ChangedBytesNeverCrash) {
   EXPECT_GT(refused, 70);
 }
 
-} // namespace
-} // namespace troupe::formats
+}  // namespace
+}  // namespace troupe::formats

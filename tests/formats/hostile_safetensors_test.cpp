@@ -20,7 +20,8 @@ std::string with_header(const std::string& header, std::size_t data_bytes, std::
   return file + header + std::string(data_bytes, '\x22');
 }
 
-std::string entry(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
+std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                  const std::string& offsets) {
   return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
 }
 
@@ -33,7 +34,9 @@ class HostileSafetensors : public ::testing::Test {
     EXPECT_THAT(file.error().where, HasSubstr("hostile.safetensors"));
     return file.error().message;
   }
-  std::string refusal_of(const std::string& entries, std::size_t data_bytes) { return refusal(with_header("{" + entries + "}", data_bytes)); }
+  std::string refusal_of(const std::string& entries, std::size_t data_bytes) {
+    return refusal(with_header("{" + entries + "}", data_bytes));
+  }
   test::TemporaryFolder folder_;
 };
 
@@ -41,7 +44,8 @@ TEST_F(HostileSafetensors, HeaderBeyondTheFile) {
   EXPECT_THAT(refusal(""), HasSubstr("shorter than its 8-byte header length"));
   EXPECT_THAT(refusal("1234567"), HasSubstr("shorter than its 8-byte header length"));
   EXPECT_THAT(refusal(with_header("{}", 0, 3)), HasSubstr("its header claims 3 bytes, the file has 10"));
-  EXPECT_THAT(refusal(with_header("{}", 0, ~std::uint64_t{0})), HasSubstr("its header claims 18446744073709551615 bytes"));
+  EXPECT_THAT(refusal(with_header("{}", 0, ~std::uint64_t{0})),
+              HasSubstr("its header claims 18446744073709551615 bytes"));
   EXPECT_EQ(refusal(with_header("{}", 0)), "accepted");
 }
 
@@ -61,28 +65,36 @@ TEST_F(HostileSafetensors, HeaderThatIsNoHeader) {
 
 TEST_F(HostileSafetensors, EntriesThatLie) {
   EXPECT_EQ(refusal_of(entry("t", "F32", "[2]", "[0,8]"), 8), "accepted");
-  EXPECT_THAT(refusal_of(entry("t", "F32", "[2]", "[0,8]"), 7), HasSubstr("tensor 't' lies at bytes 0 to 8 of 7 (truncated?)"));
+  EXPECT_THAT(refusal_of(entry("t", "F32", "[2]", "[0,8]"), 7),
+              HasSubstr("tensor 't' lies at bytes 0 to 8 of 7 (truncated?)"));
   EXPECT_THAT(refusal_of(entry("t", "F32", "[2]", "[8,0]"), 8), HasSubstr("tensor 't' lies at bytes 8 to 0"));
   EXPECT_THAT(refusal_of(entry("t", "F32", "[2]", "[0,18446744073709551615]"), 8), HasSubstr("tensor 't' lies at"));
-  EXPECT_THAT(refusal_of(entry("t", "F32", "[3]", "[0,8]"), 8), HasSubstr("tensor 't' has 8 bytes, its shape and type need 12"));
-  EXPECT_THAT(refusal_of(entry("t", "BF16", "[2]", "[0,8]"), 8), HasSubstr("tensor 't' has 8 bytes, its shape and type need 4"));
+  EXPECT_THAT(refusal_of(entry("t", "F32", "[3]", "[0,8]"), 8),
+              HasSubstr("tensor 't' has 8 bytes, its shape and type need 12"));
+  EXPECT_THAT(refusal_of(entry("t", "BF16", "[2]", "[0,8]"), 8),
+              HasSubstr("tensor 't' has 8 bytes, its shape and type need 4"));
   EXPECT_THAT(refusal_of(entry("t", "F99", "[2]", "[0,8]"), 8), HasSubstr("unknown type 'F99'"));
   EXPECT_THAT(refusal_of(entry("t", "F32", "[4611686018427387904,4]", "[0,8]"), 8), HasSubstr("impossible shape"));
-  EXPECT_THAT(refusal_of(entry("t", "U8", "[4611686018427387904,4611686018427387904,0]", "[0,0]"), 0), HasSubstr("impossible shape"));
+  EXPECT_THAT(refusal_of(entry("t", "U8", "[4611686018427387904,4611686018427387904,0]", "[0,0]"), 0),
+              HasSubstr("impossible shape"));
   EXPECT_THAT(refusal_of(entry("t", "F32", "[-2]", "[0,8]"), 8), HasSubstr("a negative number"));
   EXPECT_THAT(refusal_of(entry("t", "F32", "[2.5]", "[0,8]"), 8), HasSubstr("a fractional number"));
   EXPECT_THAT(refusal_of(entry("t", "F32", "[2]", "[0,8,9]"), 8), HasSubstr("a third data offset"));
   EXPECT_THAT(refusal_of(entry("t", "F32", "[2]", "[0]"), 8), HasSubstr("without dtype, shape and two data_offsets"));
-  EXPECT_THAT(refusal_of(R"("t":{"dtype":"F32","shape":[2]})", 8), HasSubstr("without dtype, shape and two data_offsets"));
-  EXPECT_THAT(refusal_of(R"("t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]})", 8), HasSubstr("the field 'dtype' twice"));
+  EXPECT_THAT(refusal_of(R"("t":{"dtype":"F32","shape":[2]})", 8),
+              HasSubstr("without dtype, shape and two data_offsets"));
+  EXPECT_THAT(refusal_of(R"("t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]})", 8),
+              HasSubstr("the field 'dtype' twice"));
 }
 
 TEST_F(HostileSafetensors, EntriesThatShareOrHideBytes) {
   const std::string first = entry("a", "F32", "[2]", "[0,8]");
   EXPECT_EQ(refusal_of(first + "," + entry("b", "F32", "[1]", "[8,12]"), 12), "accepted");
-  EXPECT_THAT(refusal_of(first + "," + entry("b", "F32", "[1]", "[4,8]"), 8), HasSubstr("tensor 'b' overlaps tensor 'a'"));
+  EXPECT_THAT(refusal_of(first + "," + entry("b", "F32", "[1]", "[4,8]"), 8),
+              HasSubstr("tensor 'b' overlaps tensor 'a'"));
   EXPECT_THAT(refusal_of(first + "," + entry("b", "F32", "[2]", "[0,8]"), 8), HasSubstr("overlaps"));
-  EXPECT_THAT(refusal_of(first + "," + entry("b", "F32", "[1]", "[12,16]"), 16), HasSubstr("bytes of no tensor before 'b'"));
+  EXPECT_THAT(refusal_of(first + "," + entry("b", "F32", "[1]", "[12,16]"), 16),
+              HasSubstr("bytes of no tensor before 'b'"));
   EXPECT_THAT(refusal_of(first, 12), HasSubstr("bytes of no tensor at its end"));
   EXPECT_THAT(refusal_of(first + "," + first, 8), HasSubstr("the name 'a' twice"));
 }
@@ -101,10 +113,13 @@ TEST_F(HostileSafetensors, IndexThatLies) {
   EXPECT_THAT(refusal_of_index(R"({"weight_map":{"a":"../secret.safetensors"}})"), HasSubstr("outside the folder"));
   EXPECT_THAT(refusal_of_index(R"({"weight_map":{"a":"/etc/passwd"}})"), HasSubstr("outside the folder"));
   EXPECT_THAT(refusal_of_index(R"({"weight_map":{"a":"none.safetensors"}})"), HasSubstr("No such file"));
-  EXPECT_THAT(refusal_of_index(R"({"weight_map":{"a":"model-00001-of-00001.safetensors","b":"model-00001-of-00001.safetensors"}})"), HasSubstr("places 'b' in"));
+  EXPECT_THAT(refusal_of_index(
+                  R"({"weight_map":{"a":"model-00001-of-00001.safetensors","b":"model-00001-of-00001.safetensors"}})"),
+              HasSubstr("places 'b' in"));
   EXPECT_THAT(refusal_of_index(R"({"weight_map":{}})"), "accepted");
-  EXPECT_THAT(refusal_of_index(R"({"weight_map":{"b":"model-00001-of-00001.safetensors"}})"), HasSubstr("holds 'a', which the index does not place there"));
+  EXPECT_THAT(refusal_of_index(R"({"weight_map":{"b":"model-00001-of-00001.safetensors"}})"),
+              HasSubstr("holds 'a', which the index does not place there"));
 }
 
-} // namespace
-} // namespace troupe::formats
+}  // namespace
+}  // namespace troupe::formats

@@ -47,7 +47,8 @@ TEST(Safetensors, WritesWhatItReads) {
   EXPECT_TRUE(file->find("empty")->bytes.empty());
   EXPECT_EQ(file->find("b"), nullptr);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(file->find("a")->bytes.data()) % 64, 0U);
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(entry.path(), path);  // no temporary file is left
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path(), path);  // no temporary file is left
 }
 
 TEST(Safetensors, RefusesToWriteNonsense) {
@@ -100,5 +101,5 @@ TEST(Safetensors, AFolderWithoutWeightsSaysSo) {
   EXPECT_THAT(weights.error().to_string(), HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
 }
 
-} // namespace
-} // namespace troupe::formats
+}  // namespace
+}  // namespace troupe::formats

@@ -40,4 +40,4 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-} // namespace troupe::test
+}  // namespace troupe::test

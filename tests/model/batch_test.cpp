@@ -41,7 +41,8 @@ TEST(BatchDeathTest, IllFormedBatchesStopTheProcess) {
   EXPECT_DEATH(check_batch(with([](Batch& b) { b.positions[0] = -1; })), "one position");
   EXPECT_DEATH(check_batch(with([](Batch& b) { b.segments.pop_back(); })), "segments cover the rows");
   EXPECT_DEATH(check_batch(with([](Batch& b) { b.segments[1].begin = 2; })), "segments cover the rows");
-  EXPECT_DEATH(check_batch(with([](Batch& b) { b.segments[1].prefix_begin = 1, b.segments[1].prefix_end = 3; })), "a prefix begins where");
+  EXPECT_DEATH(check_batch(with([](Batch& b) { b.segments[1].prefix_begin = 1, b.segments[1].prefix_end = 3; })),
+               "a prefix begins where");
   EXPECT_DEATH(check_batch(with([](Batch& b) { b.segments[0].prefix_end = 5; })), "a prefix");
 }
 
@@ -49,9 +50,11 @@ TEST(BatchDeathTest, IllFormedCachedBatchesStopTheProcess) {
   const CachedBatch good{{1, 2, 3}, {20, 21, 22}, {{0, 3, 20, {4, 1}}}};
   check_batch(good, 16, 5);
   EXPECT_DEATH(check_batch(good, 16, 4), "page number");
-  EXPECT_DEATH(check_batch(CachedBatch{{1, 2, 3}, {20, 21, 22}, {{0, 3, 30, {4, 1}}}}, 16, 5), "more tokens than its pages hold");
-  EXPECT_DEATH(check_batch(CachedBatch{{1, 2, 3}, {20, 21, 22}, {{0, 2, 20, {4, 1}}}}, 16, 5), "segments cover the rows");
+  EXPECT_DEATH(check_batch(CachedBatch{{1, 2, 3}, {20, 21, 22}, {{0, 3, 30, {4, 1}}}}, 16, 5),
+               "more tokens than its pages hold");
+  EXPECT_DEATH(check_batch(CachedBatch{{1, 2, 3}, {20, 21, 22}, {{0, 2, 20, {4, 1}}}}, 16, 5),
+               "segments cover the rows");
 }
 
-} // namespace
-} // namespace troupe::model
+}  // namespace
+}  // namespace troupe::model

@@ -10,8 +10,8 @@
 namespace troupe::model {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 json fixture(const std::string& name) {
   std::ifstream in(std::filesystem::path(TROUPE_GOLDEN_DIR) / "model" / name / "config.json");
@@ -69,17 +69,32 @@ TEST(Config, WrittenConfigurationsReadBackTheSame) {
     EXPECT_EQ(config_json(*again), written) << name;
     EXPECT_EQ(again->ropes[0], spec->ropes[0]) << name;
     EXPECT_EQ(again->parameter_count(), spec->parameter_count());
-    for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-                            "rms_norm_eps", "tie_word_embeddings", "bos_token_id", "eos_token_id", "max_position_embeddings", "model_type", "architectures"})
+    for (const char* key :
+         {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+          "num_key_value_heads", "head_dim", "rms_norm_eps", "tie_word_embeddings", "bos_token_id", "eos_token_id",
+          "max_position_embeddings", "model_type", "architectures"})
       EXPECT_EQ(written[key], fixture(name)[key]) << name << " " << key;
   }
 }
 
 TEST(Config, ParameterCountsOfReleasedModels) {  // research/models.md 2 and 3
-  const auto qwen = spec_from_sizes("qwen3", {.vocab_size = 151936, .width = 1024, .layers = 28, .heads = 16, .kv_heads = 8, .head_dim = 128, .ffn_width = 3072, .tied = true});
+  const auto qwen = spec_from_sizes("qwen3", {.vocab_size = 151936,
+                                              .width = 1024,
+                                              .layers = 28,
+                                              .heads = 16,
+                                              .kv_heads = 8,
+                                              .head_dim = 128,
+                                              .ffn_width = 3072,
+                                              .tied = true});
   ASSERT_TRUE(qwen) << qwen.error().to_string();
   EXPECT_EQ(qwen->parameter_count(), 596'049'920);
-  const auto llama = spec_from_sizes("llama", {.vocab_size = 128256, .width = 4096, .layers = 32, .heads = 32, .kv_heads = 8, .ffn_width = 14336, .tied = false});
+  const auto llama = spec_from_sizes("llama", {.vocab_size = 128256,
+                                               .width = 4096,
+                                               .layers = 32,
+                                               .heads = 32,
+                                               .kv_heads = 8,
+                                               .ffn_width = 14336,
+                                               .tied = false});
   ASSERT_TRUE(llama) << llama.error().to_string();
   EXPECT_EQ(llama->parameter_count(), 8'030'261'248);
 }
@@ -107,13 +122,22 @@ TEST(Config, RefusesWithOneSentenceThatNamesTheKey) {
       {"rms_norm_eps", 0, "rms_norm_eps must be a positive number"},
       {"attention_bias", true, "'attention_bias' is true, which this build does not support"},
       {"use_sliding_window", true, "'use_sliding_window' is true"},
-      {"quantization_config", json{{"bits", 4}}, "'quantization_config' is {\"bits\":4}, which this build does not support"},
+      {"quantization_config", json{{"bits", 4}},
+       "'quantization_config' is {\"bits\":4}, which this build does not support"},
       {"hidden_act", "gelu", "'hidden_act' is \"gelu\"; supported is \"silu\""},
-      {"layer_types", json::array({"full_attention", "sliding_attention"}), "'layer_types' holds \"sliding_attention\""},
+      {"layer_types", json::array({"full_attention", "sliding_attention"}),
+       "'layer_types' holds \"sliding_attention\""},
       {"rope_scaling", "yarn", "'rope_parameters' or 'rope_scaling' must be an object"},
-      {"rope_scaling", json{{"rope_type", "longrope"}}, "the rope scaling 'longrope' is not known; known are: default, linear, llama3, yarn"},
+      {"rope_scaling", json{{"rope_type", "longrope"}},
+       "the rope scaling 'longrope' is not known; known are: default, linear, llama3, yarn"},
       {"rope_scaling", json{{"rope_type", "yarn"}}, "the key 'factor' is missing"},
-      {"rope_scaling", json{{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}, {"original_max_position_embeddings", 64}}, "0 < low_freq_factor < high_freq_factor"},
+      {"rope_scaling",
+       json{{"rope_type", "llama3"},
+            {"factor", 8},
+            {"low_freq_factor", 4},
+            {"high_freq_factor", 1},
+            {"original_max_position_embeddings", 64}},
+       "0 < low_freq_factor < high_freq_factor"},
       {"eos_token_id", "end", "'eos_token_id' is \"end\"; it must be an id or a list of ids"},
       {"tie_word_embeddings", 1, "'tie_word_embeddings' is 1; it must be true or false"},
   };
@@ -127,10 +151,13 @@ TEST(Config, RefusesWithOneSentenceThatNamesTheKey) {
 }
 
 TEST(Config, SizesThatDoNotFitAreNamed) {
-  EXPECT_THAT(spec_from_sizes("qwen3", {.vocab_size = 96, .width = 60, .layers = 1, .heads = 4, .kv_heads = 2, .ffn_width = 96}).error().message,
-              HasSubstr("head_dim is 15, it must be a multiple of 16"));
+  EXPECT_THAT(
+      spec_from_sizes("qwen3", {.vocab_size = 96, .width = 60, .layers = 1, .heads = 4, .kv_heads = 2, .ffn_width = 96})
+          .error()
+          .message,
+      HasSubstr("head_dim is 15, it must be a multiple of 16"));
   EXPECT_THAT(spec_from_sizes("bert", {}).error().message, HasSubstr("'bert' is not known"));
 }
 
-} // namespace
-} // namespace troupe::model
+}  // namespace
+}  // namespace troupe::model

@@ -79,7 +79,9 @@ GgufWriter file_of(const Model& model) {
   const LayerSpec& layer = spec.layers.front();
   GgufWriter writer;
   writer.string("general.architecture", spec.family);
-  const auto size = [&](const std::string& key, std::int64_t value) { writer.integer(spec.family + "." + key, static_cast<std::uint32_t>(value)); };
+  const auto size = [&](const std::string& key, std::int64_t value) {
+    writer.integer(spec.family + "." + key, static_cast<std::uint32_t>(value));
+  };
   size("embedding_length", spec.width);
   size("block_count", static_cast<std::int64_t>(spec.layers.size()));
   size("attention.head_count", layer.attention.heads);
@@ -92,15 +94,25 @@ GgufWriter file_of(const Model& model) {
   writer.integer("tokenizer.ggml.eos_token_id", 2);
   for (const ParameterSpec& row : parameter_table(spec)) {
     auto numbers = values(*model.find(row.name));
-    if (spec.family == "llama" && row.rotated_heads > 0) numbers = permuted(numbers, row.rotated_heads, row.shape[0], row.shape[1]);
+    if (spec.family == "llama" && row.rotated_heads > 0)
+      numbers = permuted(numbers, row.rotated_heads, row.shape[0], row.shape[1]);
     writer.tensor(row.gguf_name, row.shape, numbers);
   }
   return writer;
 }
 
 Model fresh(const std::string& family, bool tied) {
-  return Model::create(value_or_die(spec_from_sizes(family, {.vocab_size = 64, .width = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn_width = 96,
-                                                             .rope_theta = 500000, .norm_eps = 1e-5, .tied = tied})), 9);
+  return Model::create(value_or_die(spec_from_sizes(family, {.vocab_size = 64,
+                                                             .width = 64,
+                                                             .layers = 2,
+                                                             .heads = 4,
+                                                             .kv_heads = 2,
+                                                             .head_dim = 32,
+                                                             .ffn_width = 96,
+                                                             .rope_theta = 500000,
+                                                             .norm_eps = 1e-5,
+                                                             .tied = tied})),
+                       9);
 }
 
 TEST(GgufLoad, GivesBackEveryWeight) {
@@ -113,7 +125,9 @@ TEST(GgufLoad, GivesBackEveryWeight) {
       EXPECT_EQ(again.spec().eos_ids, (std::vector<std::int64_t>{2}));
       EXPECT_EQ(again.spec().final_norm.eps, 1e-5);
       ASSERT_EQ(again.parameters().size(), model.parameters().size());
-      for (std::size_t i = 0; i < model.parameters().size(); ++i) EXPECT_EQ(values(again.parameters()[i].value), values(model.parameters()[i].value)) << model.parameters()[i].name;
+      for (std::size_t i = 0; i < model.parameters().size(); ++i)
+        EXPECT_EQ(values(again.parameters()[i].value), values(model.parameters()[i].value))
+            << model.parameters()[i].name;
     }
 }
 
@@ -134,7 +148,8 @@ TEST(GgufLoad, FindsLlama3sRuleInItsDivisors) {
   GgufWriter strange = file_of(model);
   divisors[3] = 1.5F;
   strange.tensor("rope_freqs.weight", {16}, divisors);
-  EXPECT_THAT(load_model(folder.write("strange.gguf", strange.bytes())).error().to_string(), HasSubstr("'rope_freqs.weight' does not follow Llama 3's rule"));
+  EXPECT_THAT(load_model(folder.write("strange.gguf", strange.bytes())).error().to_string(),
+              HasSubstr("'rope_freqs.weight' does not follow Llama 3's rule"));
 }
 
 TEST(GgufLoad, RefusesWithOneSentence) {
@@ -160,5 +175,5 @@ TEST(GgufLoad, RefusesWithOneSentence) {
   EXPECT_THAT(cut.error().to_string(), HasSubstr("(truncated?)"));
 }
 
-} // namespace
-} // namespace troupe::model::test
+}  // namespace
+}  // namespace troupe::model::test

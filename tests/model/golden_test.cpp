@@ -22,7 +22,8 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     const auto ids = golden_->ids("packed.input_ids");
     const auto bounds = golden_->ids("packed.cu_seqlens");
     std::vector<std::vector<std::int32_t>> documents;
-    for (std::size_t i = 0; i + 1 < bounds.size(); ++i) documents.emplace_back(ids.begin() + bounds[i], ids.begin() + bounds[i + 1]);
+    for (std::size_t i = 0; i + 1 < bounds.size(); ++i)
+      documents.emplace_back(ids.begin() + bounds[i], ids.begin() + bounds[i + 1]);
     return pack_documents(documents);
   }
 
@@ -42,7 +43,8 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
 
   double gradient_norm() const {
     double sum = 0;
-    for (const Parameter& parameter : model_->parameters()) sum += kernels::sum_of_squares(parameter.value.grad().data_ptr<float>(), parameter.value.numel());
+    for (const Parameter& parameter : model_->parameters())
+      sum += kernels::sum_of_squares(parameter.value.grad().data_ptr<float>(), parameter.value.numel());
     return std::sqrt(sum);
   }
 
@@ -52,7 +54,10 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
   std::size_t vocab_ = 0;
 };
 
-TEST_P(GoldenTest, Logits) { EXPECT_LT(max_difference(logits_of(*model_, one_document(golden_->ids("input_ids"))), golden_->floats("logits")), 2e-4); }
+TEST_P(GoldenTest, Logits) {
+  EXPECT_LT(max_difference(logits_of(*model_, one_document(golden_->ids("input_ids"))), golden_->floats("logits")),
+            2e-4);
+}
 
 TEST_P(GoldenTest, LogprobsAndEntropy) {
   const auto ids = golden_->ids("input_ids");
@@ -136,5 +141,5 @@ TEST_P(GoldenTest, AdamWLosses) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenTest, ::testing::Values("qwen3/base", "qwen3/yarn_untied", "llama3/base"));
 
-} // namespace
-} // namespace troupe::model::test
+}  // namespace
+}  // namespace troupe::model::test

@@ -112,7 +112,9 @@ TEST_P(Invariance, ScoresDoNotDependOnTheRowsAroundThem) {
   for (const std::int64_t chunk : {1, 3, 8})
     for (std::int64_t first = 0; first < 61; first += chunk) {
       const std::int64_t rows = std::min<std::int64_t>(chunk, 61 - first);
-      const TokenScores part = model_->score(hidden.narrow(0, first, rows), std::span(targets).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)), 0.7);
+      const TokenScores part = model_->score(
+          hidden.narrow(0, first, rows),
+          std::span(targets).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)), 0.7);
       ASSERT_EQ(values(part.logprob), values(all.logprob.narrow(0, first, rows)));
       ASSERT_EQ(values(part.entropy), values(all.entropy.narrow(0, first, rows)));
     }
@@ -129,7 +131,8 @@ TEST(TiedHead, FollowsTheEmbedding) {  // S03: nothing keeps a stale copy of a t
   const auto before = logits_of(model, one_document(ids));
   for (float& w : tensor::floats(*model.find("model.embed_tokens.weight"))) w *= 1.25F;
   model.weights_changed();
-  for (float& w : tensor::floats(*updated.find("model.embed_tokens.weight"))) w *= 1.25F;  // packed here for the first time
+  for (float& w : tensor::floats(*updated.find("model.embed_tokens.weight")))
+    w *= 1.25F;  // packed here for the first time
   const auto after = logits_of(model, one_document(ids));
   EXPECT_NE(after, before);
   EXPECT_EQ(after, logits_of(updated, one_document(ids)));
@@ -185,5 +188,5 @@ TEST(FreshWeights, ArePureFunctionsOfSpecAndSeed) {
   }
 }
 
-} // namespace
-} // namespace troupe::model::test
+}  // namespace
+}  // namespace troupe::model::test

@@ -16,7 +16,8 @@ using troupe::test::TemporaryFolder;
 class LoadTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* file : {"config.json", "model.safetensors"}) fs::copy_file(golden_folder("llama3/base") / file, folder_.path() / file);
+    for (const char* file : {"config.json", "model.safetensors"})
+      fs::copy_file(golden_folder("llama3/base") / file, folder_.path() / file);
   }
   std::string refusal() {
     const auto model = load_model(folder_.path());
@@ -31,7 +32,8 @@ class LoadTest : public ::testing::Test {
   /// Writes the fixture's tensors again after `change`.
   template <class Change>
   void rewrite(Change&& change) {
-    const auto source = value_or_die(formats::SafetensorsFile::open(golden_folder("llama3/base") / "model.safetensors"));
+    const auto source =
+        value_or_die(formats::SafetensorsFile::open(golden_folder("llama3/base") / "model.safetensors"));
     std::vector<formats::TensorView> tensors(source.tensors().begin(), source.tensors().end());
     change(tensors);
     ASSERT_TRUE(formats::write_safetensors(folder_.path() / "model.safetensors", tensors));
@@ -74,11 +76,13 @@ TEST_F(LoadTest, HalfPrecisionExportsAreRounded) {
     for (std::size_t i = 0; i < model.parameters().size(); ++i) {
       const auto exact = values(model.parameters()[i].value);
       const auto rounded = values(again.parameters()[i].value);
-      for (std::size_t j = 0; j < exact.size(); ++j) ASSERT_NEAR(rounded[j], exact[j], 4e-3 * std::abs(exact[j]) + 1e-7);
+      for (std::size_t j = 0; j < exact.size(); ++j)
+        ASSERT_NEAR(rounded[j], exact[j], 4e-3 * std::abs(exact[j]) + 1e-7);
       EXPECT_NE(exact, rounded);
     }
   }
-  EXPECT_THAT(export_model(model, folder_.path() / "x", {.dtype = "int4"}).error().message, HasSubstr("'int4' is not known"));
+  EXPECT_THAT(export_model(model, folder_.path() / "x", {.dtype = "int4"}).error().message,
+              HasSubstr("'int4' is not known"));
 }
 
 TEST_F(LoadTest, GenerationConfigNamesTheStopIds) {
@@ -90,9 +94,11 @@ TEST_F(LoadTest, GenerationConfigNamesTheStopIds) {
 }
 
 TEST_F(LoadTest, MissingThings) {
-  EXPECT_THAT(load_model(folder_.path() / "none").error().to_string(), HasSubstr("none: no such model: expected is a folder with config.json"));
+  EXPECT_THAT(load_model(folder_.path() / "none").error().to_string(),
+              HasSubstr("none: no such model: expected is a folder with config.json"));
   EXPECT_THAT(load_model(folder_.path() / "none.gguf").error().message, HasSubstr("No such file"));
-  EXPECT_THAT(load_model(folder_.path() / "config.json").error().message, HasSubstr("neither a model folder nor a .gguf file"));
+  EXPECT_THAT(load_model(folder_.path() / "config.json").error().message,
+              HasSubstr("neither a model folder nor a .gguf file"));
   fs::remove(folder_.path() / "model.safetensors");
   EXPECT_THAT(refusal(), HasSubstr("no weights: neither model.safetensors nor"));
   fs::remove(folder_.path() / "config.json");
@@ -109,16 +115,24 @@ TEST_F(LoadTest, TruncatedFiles) {
 }
 
 TEST_F(LoadTest, MissingExtraAndMisshapenTensors) {
-  rewrite([](auto& tensors) { std::erase_if(tensors, [](const auto& t) { return t.name == "model.layers.1.mlp.up_proj.weight"; }); });
+  rewrite([](auto& tensors) {
+    std::erase_if(tensors, [](const auto& t) { return t.name == "model.layers.1.mlp.up_proj.weight"; });
+  });
   EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.1.mlp.up_proj.weight' of shape [112, 64] is missing"));
   const std::vector<float> more(4);
-  rewrite([&](auto& tensors) { tensors.push_back({"model.layers.0.self_attn.q_proj.bias", formats::DType::kF32, {4}, std::as_bytes(std::span(more))}); });
+  rewrite([&](auto& tensors) {
+    tensors.push_back(
+        {"model.layers.0.self_attn.q_proj.bias", formats::DType::kF32, {4}, std::as_bytes(std::span(more))});
+  });
   EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.0.self_attn.q_proj.bias' is not part of the model"));
   rewrite([](auto& tensors) {
     for (auto& t : tensors)
       if (t.name == "model.layers.0.self_attn.o_proj.weight") t.shape = {32, 128};
   });
-  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.0.self_attn.o_proj.weight' has shape [32, 128], the configuration needs [64, 64]"));
+  EXPECT_THAT(
+      refusal(),
+      HasSubstr(
+          "the tensor 'model.layers.0.self_attn.o_proj.weight' has shape [32, 128], the configuration needs [64, 64]"));
   rewrite([](auto& tensors) {
     for (auto& t : tensors)
       if (t.name == "model.norm.weight") t.dtype = formats::DType::kI32;
@@ -132,7 +146,9 @@ TEST_F(LoadTest, AConfigurationForOtherWeights) {
   edit_config("num_hidden_layers", 4);
   EXPECT_THAT(refusal(), HasSubstr("'model.layers.3.input_layernorm.weight' of shape [64] is missing"));
   edit_config("vocab_size", 1 << 24);  // refused before its gigabytes are taken
-  EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.embed_tokens.weight' has shape [192, 64], the configuration needs [16777216, 64]"));
+  EXPECT_THAT(
+      refusal(),
+      HasSubstr("the tensor 'model.embed_tokens.weight' has shape [192, 64], the configuration needs [16777216, 64]"));
 }
 
 TEST_F(LoadTest, ATiedHeadMayBeStoredOnlyAsTheEmbedding) {
@@ -154,8 +170,9 @@ TEST_F(LoadTest, AVocabularyLargerThanTheEmbeddingIsRefused) {
   const auto status = check_vocabulary(spec, 193, "tokenizer.json");
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().to_string(),
-            "tokenizer.json: the tokenizer has 193 tokens, the model's embedding has only 192 rows; use the tokenizer that belongs to the model");
+            "tokenizer.json: the tokenizer has 193 tokens, the model's embedding has only 192 rows; use the tokenizer "
+            "that belongs to the model");
 }
 
-} // namespace
-} // namespace troupe::model::test
+}  // namespace
+}  // namespace troupe::model::test

@@ -23,7 +23,8 @@ TEST_P(RopeGolden, FrequenciesAreTheReferences) {
   const auto golden = read(name + "/golden.json")["rope"];
   const auto frequencies = rope_frequencies(spec->ropes[0]);
   ASSERT_EQ(frequencies.size(), golden["inv_freq"].size());
-  for (std::size_t i = 0; i < frequencies.size(); ++i) EXPECT_NEAR(frequencies[i] / golden["inv_freq"][i].get<double>(), 1, 3e-7) << i;
+  for (std::size_t i = 0; i < frequencies.size(); ++i)
+    EXPECT_NEAR(frequencies[i] / golden["inv_freq"][i].get<double>(), 1, 3e-7) << i;
   if (golden.contains("attention_scaling")) {
     EXPECT_NEAR(spec->ropes[0].attention_factor, golden["attention_scaling"].get<double>(), 1e-6);
   }
@@ -51,5 +52,5 @@ TEST(RopeTable, APositionsRowDoesNotDependOnWhenItWasAsked) {
   EXPECT_TRUE(std::equal(cos.begin() + 16, cos.begin() + 32, cos.begin() + 48));
 }
 
-} // namespace
-} // namespace troupe::model
+}  // namespace
+}  // namespace troupe::model

@@ -39,7 +39,8 @@ class SharedPrefix : public ::testing::TestWithParam<const char*> {
       if (prompt == 0) continue;
       next.rows.push_back(segment.prefix_end - 1);
       for (std::int32_t row = segment.begin; row + 1 < segment.end; ++row) next.rows.push_back(row);
-      for (std::int32_t row = segment.begin; row < segment.end; ++row) next.targets.push_back(batch.ids[static_cast<std::size_t>(row)]);
+      for (std::int32_t row = segment.begin; row < segment.end; ++row)
+        next.targets.push_back(batch.ids[static_cast<std::size_t>(row)]);
     }
     return next;
   }
@@ -56,13 +57,15 @@ class SharedPrefix : public ::testing::TestWithParam<const char*> {
     return next;
   }
 
-  std::vector<float> scores_and_gradients(Model& model, const Batch& batch, const NextTokens& next, std::vector<std::vector<float>>& gradients) {
+  std::vector<float> scores_and_gradients(Model& model, const Batch& batch, const NextTokens& next,
+                                          std::vector<std::vector<float>>& gradients) {
     model.set_trainable(true);
     model.clear_gradients();
     const at::Tensor hidden = model.forward(batch).index_select(0, at::tensor(next.rows));
     const TokenScores scores = model.score(hidden, next.targets, 0.9);
     const std::size_t count = next.targets.size();
-    tensor::backward(std::array{scores.logprob, scores.entropy}, std::array{at::tensor(loss_weights(31, count)), at::tensor(loss_weights(32, count))});
+    tensor::backward(std::array{scores.logprob, scores.entropy},
+                     std::array{at::tensor(loss_weights(31, count)), at::tensor(loss_weights(32, count))});
     for (const Parameter& parameter : model.parameters()) gradients.push_back(values(parameter.value.grad()));
     auto result = values(scores.logprob);
     const auto entropy = values(scores.entropy);
@@ -87,7 +90,8 @@ TEST_P(SharedPrefix, ForwardBitsAreThoseOfSeparateDocuments) {
     if (prompt == 0) continue;
     const auto begin = static_cast<std::size_t>(separate_.segments[document++].begin);
     EXPECT_TRUE(same_rows(shared, static_cast<std::size_t>(segment.prefix_begin), separate, begin, prompt, width));
-    EXPECT_TRUE(same_rows(shared, static_cast<std::size_t>(segment.begin), separate, begin + prompt, static_cast<std::size_t>(segment.end - segment.begin), width));
+    EXPECT_TRUE(same_rows(shared, static_cast<std::size_t>(segment.begin), separate, begin + prompt,
+                          static_cast<std::size_t>(segment.end - segment.begin), width));
   }
   EXPECT_EQ(document, separate_.segments.size());
 }
@@ -97,7 +101,8 @@ TEST_P(SharedPrefix, GradientsAreThoseOfSeparateDocuments) {
   std::vector<std::vector<float>> shared, separate, again;
   const auto scores = scores_and_gradients(model, shared_, completion_rows(shared_), shared);
   EXPECT_EQ(scores, scores_and_gradients(model, separate_, completion_rows_separate(), separate));
-  for (std::size_t i = 0; i < shared.size(); ++i) EXPECT_LT(relative_difference(shared[i], separate[i]), 2e-5) << model.parameters()[i].name;
+  for (std::size_t i = 0; i < shared.size(); ++i)
+    EXPECT_LT(relative_difference(shared[i], separate[i]), 2e-5) << model.parameters()[i].name;
   (void)scores_and_gradients(model, shared_, completion_rows(shared_), again);
   EXPECT_EQ(shared, again);  // a second run has the same bits
 }
@@ -128,11 +133,13 @@ TEST_P(SharedPrefix, TheOrderOfSegmentsOnlyHasToBeLegal) {  // completions of tw
   std::rotate(next.rows.begin() + first, next.rows.begin() + first + moved, next.rows.end());
   std::rotate(next.targets.begin() + first, next.targets.begin() + first + moved, next.targets.end());
   EXPECT_EQ(next.targets, grouped.targets);
-  EXPECT_EQ(scores_and_gradients(model, mixed, next, interleaved), scores_and_gradients(model, shared_, grouped, ordered));
-  for (std::size_t i = 0; i < ordered.size(); ++i) EXPECT_LT(relative_difference(interleaved[i], ordered[i]), 2e-5) << model.parameters()[i].name;
+  EXPECT_EQ(scores_and_gradients(model, mixed, next, interleaved),
+            scores_and_gradients(model, shared_, grouped, ordered));
+  for (std::size_t i = 0; i < ordered.size(); ++i)
+    EXPECT_LT(relative_difference(interleaved[i], ordered[i]), 2e-5) << model.parameters()[i].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, SharedPrefix, ::testing::Values("qwen3/base", "llama3/base"));
 
-} // namespace
-} // namespace troupe::model::test
+}  // namespace
+}  // namespace troupe::model::test

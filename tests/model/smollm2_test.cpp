@@ -11,7 +11,8 @@ namespace fs = std::filesystem;
 std::optional<fs::path> weights() {
   const fs::path folder = fs::path(TROUPE_SOURCE_DIR) / ".deps" / "models" / "smollm2-135m";
   std::error_code ignored;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink, ignored))
+  for (const auto& entry :
+       fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink, ignored))
     if (entry.path().extension() == ".gguf") return entry.path();
   return std::nullopt;
 }
@@ -49,7 +50,8 @@ TEST_F(SmolLm2, GreedyIdsAndPromptLogprobsAreThoseOfTransformers) {
     EXPECT_EQ(std::vector(ids.begin() + static_cast<std::ptrdiff_t>(prompt.size()), ids.end()), wanted) << c["prompt"];
     const tensor::NoGrad no_grad;
     const at::Tensor hidden = model_->forward(one_document(prompt));
-    const auto scores = model_->score(hidden.narrow(0, 0, static_cast<std::int64_t>(prompt.size()) - 1), std::span(prompt).subspan(1));
+    const auto scores =
+        model_->score(hidden.narrow(0, 0, static_cast<std::int64_t>(prompt.size()) - 1), std::span(prompt).subspan(1));
     EXPECT_LT(max_difference(values(scores.logprob), c["prompt_logprobs"].get<std::vector<float>>()), 2e-3);
   }
 }
@@ -64,5 +66,5 @@ TEST_F(SmolLm2, PrefillChunksAndDecodingEqualTheTrainingForward) {
   }
 }
 
-} // namespace
-} // namespace troupe::model::test
+}  // namespace
+}  // namespace troupe::model::test

@@ -24,7 +24,9 @@
 
 namespace troupe::model::test {
 
-inline std::filesystem::path golden_folder(const std::string& name) { return std::filesystem::path(TROUPE_GOLDEN_DIR) / "model" / name; }
+inline std::filesystem::path golden_folder(const std::string& name) {
+  return std::filesystem::path(TROUPE_GOLDEN_DIR) / "model" / name;
+}
 
 inline nlohmann::json golden_json(const std::string& name) {
   std::ifstream in(golden_folder(name) / "golden.json");
@@ -42,7 +44,8 @@ inline Model golden_model(const std::string& name) { return value_or_die(load_mo
 /// The tensors of golden.safetensors.
 class Golden {
  public:
-  explicit Golden(const std::string& name) : file_(value_or_die(formats::SafetensorsFile::open(golden_folder(name) / "golden.safetensors"))) {}
+  explicit Golden(const std::string& name)
+      : file_(value_or_die(formats::SafetensorsFile::open(golden_folder(name) / "golden.safetensors"))) {}
 
   [[nodiscard]] bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   [[nodiscard]] std::vector<float> floats(const std::string& name) const {
@@ -81,7 +84,8 @@ inline std::vector<float> values(const at::Tensor& tensor) {
 inline double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::isnan(a[i]) ? INFINITY : static_cast<double>(std::abs(a[i] - b[i])));
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    worst = std::max(worst, std::isnan(a[i]) ? INFINITY : static_cast<double>(std::abs(a[i] - b[i])));
   return worst;
 }
 
@@ -100,7 +104,8 @@ inline double relative_difference(const std::vector<float>& a, const std::vector
 }
 
 /// Whether rows [begin, end) of `a` and of `b` from `b_begin` on have the same bits.
-inline bool same_rows(const std::vector<float>& a, std::size_t a_begin, const std::vector<float>& b, std::size_t b_begin, std::size_t rows, std::size_t width) {
+inline bool same_rows(const std::vector<float>& a, std::size_t a_begin, const std::vector<float>& b,
+                      std::size_t b_begin, std::size_t rows, std::size_t width) {
   return std::memcmp(a.data() + a_begin * width, b.data() + b_begin * width, rows * width * sizeof(float)) == 0;
 }
 
@@ -111,7 +116,9 @@ inline std::vector<std::int32_t> random_ids(std::uint64_t seed, std::size_t coun
   return ids;
 }
 
-inline Batch one_document(const std::vector<std::int32_t>& ids) { return pack_documents(std::vector<std::vector<std::int32_t>>{ids}); }
+inline Batch one_document(const std::vector<std::int32_t>& ids) {
+  return pack_documents(std::vector<std::vector<std::int32_t>>{ids});
+}
 
 /// Logits of every row of a batch.
 inline std::vector<float> logits_of(Model& model, const Batch& batch) {
@@ -122,7 +129,8 @@ inline std::vector<float> logits_of(Model& model, const Batch& batch) {
 /// A sequence in a cache of its own pages: feeds tokens in chunks and returns the logits of all of them.
 class CachedSequence {
  public:
-  CachedSequence(Model& model, KvCache& cache, std::vector<std::int32_t> pages) : model_(model), cache_(cache), pages_(std::move(pages)) {}
+  CachedSequence(Model& model, KvCache& cache, std::vector<std::int32_t> pages)
+      : model_(model), cache_(cache), pages_(std::move(pages)) {}
 
   std::vector<float> feed(std::span<const std::int32_t> ids) {
     CachedBatch batch;
@@ -163,7 +171,8 @@ inline std::int32_t best(const std::vector<float>& logits, std::size_t row, std:
 }
 
 /// Prompt and `count` greedy tokens after it, through the paged cache.
-inline std::vector<std::int32_t> greedy(Model& model, std::vector<std::int32_t> ids, std::size_t count, const std::vector<std::int32_t>& stop = {}) {
+inline std::vector<std::int32_t> greedy(Model& model, std::vector<std::int32_t> ids, std::size_t count,
+                                        const std::vector<std::int32_t>& stop = {}) {
   const auto vocab = static_cast<std::size_t>(model.spec().vocab_size);
   const int pages = static_cast<int>((ids.size() + count) / 16 + 1);
   KvCache cache(model.spec(), pages, 16);
@@ -193,4 +202,4 @@ inline NextTokens next_tokens(const Batch& batch) {
   return next;
 }
 
-} // namespace troupe::model::test
+}  // namespace troupe::model::test

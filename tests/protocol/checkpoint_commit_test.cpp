@@ -70,7 +70,8 @@ TEST(CheckpointCommit, AFailureInAnyPhaseLeavesThePreviousOne) {  // V17 a
       CheckpointCommit core({});
       play(core, {0, 1}, 5);
       play(core, {0, 2}, phases);
-      const auto effects = by_deadline ? core.handle(Wake{}, at(1h)) : core.handle(Failed{2, "the writer died"}, at(1s));
+      const auto effects =
+          by_deadline ? core.handle(Wake{}, at(1h)) : core.handle(Failed{2, "the writer died"}, at(1s));
       EXPECT_EQ(all<Abort>(effects).size(), 1u);
       ASSERT_EQ(all<NotSaved>(effects).size(), 1u);
       EXPECT_EQ(all<NotSaved>(effects)[0].error.code, by_deadline ? ErrorCode::kTimeout : ErrorCode::kUnavailable);

@@ -53,7 +53,8 @@ TEST(ControlLog, OlderTermsEpochsAndCommitsAreFencedAndChangeNothing) {
   State state;
   for (const Record& record : history()) ASSERT_TRUE(apply(state, record));
   const State before = state;
-  for (const Record& old : std::vector<Record>{Term{2}, Term{1}, Epoch{0}, Progress{position(0, 9)}, Committed{position(0, 2)}}) {
+  for (const Record& old :
+       std::vector<Record>{Term{2}, Term{1}, Epoch{0}, Progress{position(0, 9)}, Committed{position(0, 2)}}) {
     const Status status = apply(state, old);
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kFenced);
@@ -74,8 +75,9 @@ TEST(ControlLog, RecordsSurviveJson) {
 }
 
 TEST(ControlLog, BadRecordsAreCorruptNotFatal) {
-  for (const char* text : {R"({})", R"({"kind":"coup"})", R"({"kind":"term"})", R"({"kind":"term","term":"x"})", R"([1])",
-                           R"({"kind":"progress","position":{"stage":0}})", R"({"kind":"ended","exit":"well"})"}) {
+  for (const char* text :
+       {R"({})", R"({"kind":"coup"})", R"({"kind":"term"})", R"({"kind":"term","term":"x"})", R"([1])",
+        R"({"kind":"progress","position":{"stage":0}})", R"({"kind":"ended","exit":"well"})"}) {
     const auto result = record_from_json(nlohmann::json::parse(text));
     ASSERT_FALSE(result) << text;
     EXPECT_EQ(result.error().code, ErrorCode::kCorrupt) << text;

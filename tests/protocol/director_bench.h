@@ -14,7 +14,8 @@ namespace troupe::protocol {
 /// Feeds events and keeps what came out. Publications and pulls are answered at once unless switched off.
 class DirectorBench {
  public:
-  explicit DirectorBench(const RolloutOptions& options = {}, const LedgerSnapshot& restored = {}) : director(options, restored) {}
+  explicit DirectorBench(const RolloutOptions& options = {}, const LedgerSnapshot& restored = {})
+      : director(options, restored) {}
 
   /// Sends one event; what it caused is in `last` (and, answers included, in the fields below).
   std::vector<rollout::Effect> send(const rollout::Event& event) {
@@ -45,7 +46,8 @@ class DirectorBench {
     if (it == running.end()) return {};
     const Assignment a = it->second;
     running.erase(it);
-    return send(rollout::SampleDone{a.worker, director.trainer_version().epoch, name, a.attempt, a.version, value, true});
+    return send(
+        rollout::SampleDone{a.worker, director.trainer_version().epoch, name, a.attempt, a.version, value, true});
   }
   std::vector<rollout::Effect> done(const rollout::SampleName& name) { return done(name, reward(name)); }
 
@@ -75,7 +77,9 @@ class DirectorBench {
     return send(Wake{});
   }
 
-  [[nodiscard]] bool step_requested() const { return !steps.empty() && steps.back().from == director.trainer_version(); }
+  [[nodiscard]] bool step_requested() const {
+    return !steps.empty() && steps.back().from == director.trainer_version();
+  }
 
   struct Assignment {
     WorkerId worker;

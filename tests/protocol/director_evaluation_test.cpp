@@ -16,7 +16,9 @@ RolloutPlan small_plan() {
   return p;
 }
 
-SampleName problem(std::uint32_t evaluation, std::uint64_t index) { return {WorkKind::kEvaluation, evaluation, {index, 0}}; }
+SampleName problem(std::uint32_t evaluation, std::uint64_t index) {
+  return {WorkKind::kEvaluation, evaluation, {index, 0}};
+}
 
 TEST(DirectorEvaluation, PublishesTheVersionItIsAskedFor) {  // between sft steps: no loop is on
   DirectorBench bench;

@@ -299,8 +299,8 @@ TEST(DirectorFaults, AWorkerMayHoldAVersionBeforeItsPublicationIsHeardOf) {  // 
   bench.answer_publish = false;
   bench.step_done();
   bench.send(WorkerPulled{rollout_worker(0), {0, 1}});  // its lease was on the newest slot
-  bench.send(WorkerJoined{rollout_worker(1), {}});
   bench.answer_pull = false;
+  bench.send(WorkerJoined{rollout_worker(1), {}});
   bench.send(WorkerPulled{rollout_worker(1), {0, 1}});
   EXPECT_TRUE(bench.running.empty());
   EXPECT_TRUE(has<WorkerServing>(bench.send(Published{{0, 1}})));

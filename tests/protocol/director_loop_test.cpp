@@ -9,7 +9,8 @@ namespace {
 using namespace rollout;
 using testing::ElementsAre;
 
-RolloutPlan plan(std::uint32_t prompts, std::uint32_t samples, std::uint32_t staleness, double window = 0.3, std::uint64_t steps = 6) {
+RolloutPlan plan(std::uint32_t prompts, std::uint32_t samples, std::uint32_t staleness, double window = 0.3,
+                 std::uint64_t steps = 6) {
   RolloutPlan p;
   p.prompts_per_step = prompts;
   p.samples_per_prompt = samples;
@@ -62,9 +63,11 @@ TEST(DirectorLoop, SlotsAreFreedOnlyAfterThePull) {
   DirectorBench bench;
   bench.begin(plan(2, 1, 1, 0), 2);
   bench.answer_pull = false;
-  for (std::uint64_t prompt = 0; prompt < 2; ++prompt) bench.send(SampleDone{rollout_worker(0), 0, {WorkKind::kTrain, 0, {prompt, 0}}, 1, {0, 0}, 1, true});
+  for (std::uint64_t prompt = 0; prompt < 2; ++prompt)
+    bench.send(SampleDone{rollout_worker(0), 0, {WorkKind::kTrain, 0, {prompt, 0}}, 1, {0, 0}, 1, true});
   EXPECT_TRUE(bench.steps.empty()) << "groups of one sample have no signal";
-  EXPECT_EQ(bench.director.stats().prompts.dispatched, 6u) << "but their slots were free at once: the workers hold what the trainer holds";
+  EXPECT_EQ(bench.director.stats().prompts.dispatched, 6u)
+      << "but their slots were free at once: the workers hold what the trainer holds";
 }
 
 TEST(DirectorLoop, SlotsOfAStepWaitForEveryWorker) {
@@ -145,7 +148,8 @@ TEST(DirectorLoop, AgeNeverPassesTheBoundInAnyOrder) {
     DirectorBench bench;
     bench.begin(search.p, 1);
     search.explore(bench);
-    const std::string where = "P " + std::to_string(prompts) + ", S " + std::to_string(staleness) + ", f " + std::to_string(window);
+    const std::string where =
+        "P " + std::to_string(prompts) + ", S " + std::to_string(staleness) + ", f " + std::to_string(window);
     EXPECT_LE(search.worst, worst_age(search.p)) << where;
     EXPECT_GE(search.worst, staleness) << where;
   }
@@ -267,7 +271,8 @@ TEST(DirectorLoop, OutdatedGroupsAreCancelledBeforeThePull) {
   const auto effects = bench.step_done();
   std::vector<int> order;
   for (const Effect& effect : effects) {
-    if (const auto* c = std::get_if<CancelSamples>(&effect); c != nullptr && c->names[0].id.prompt == 0) order.push_back(1);
+    if (const auto* c = std::get_if<CancelSamples>(&effect); c != nullptr && c->names[0].id.prompt == 0)
+      order.push_back(1);
     if (std::holds_alternative<TellWorkerPull>(effect)) order.push_back(2);
   }
   EXPECT_THAT(order, ElementsAre(1, 2)) << "prompt 0 is two versions old now and was stopped before the worker pulls";

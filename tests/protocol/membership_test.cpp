@@ -187,7 +187,8 @@ TEST(Membership, TooManyRestartsEndWithTheWholeChain) {
     c.wait(1s);
   }
   ASSERT_EQ(all<GiveUp>(last).size(), 1u);
-  EXPECT_THAT(all<GiveUp>(last)[0].reason, HasSubstr("rollout/0.0: cause 0; rollout/0.1: cause 1; rollout/0.2: cause 2"));
+  EXPECT_THAT(all<GiveUp>(last)[0].reason,
+              HasSubstr("rollout/0.0: cause 0; rollout/0.1: cause 1; rollout/0.2: cause 2"));
   EXPECT_TRUE(c.core.members().empty());
   c.scale(1);  // the user tries again
   EXPECT_EQ(c.core.members().size(), 1u);

@@ -75,7 +75,8 @@ TEST(WeightPublication, RefusesWhatIsNotThereAndTooManyReaders) {
   EXPECT_EQ(all<Refuse>(store.handle(Lease{kA, 3, {1, 0}}, at(0s)))[0].error.code, ErrorCode::kFenced);
   store.handle(Lease{kA, 4, {0, 0}}, at(0s));
   store.handle(Lease{kB, 1, {0, 0}}, at(0s));
-  EXPECT_EQ(all<Refuse>(store.handle(Lease{rollout_worker(2), 1, {0, 0}}, at(0s)))[0].error.code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(all<Refuse>(store.handle(Lease{rollout_worker(2), 1, {0, 0}}, at(0s)))[0].error.code,
+            ErrorCode::kResourceExhausted);
   EXPECT_EQ(store.leases(), 2u);
 }
 
@@ -117,7 +118,8 @@ TEST(WeightPublication, AnEpochThatEndsDuringACopyDropsIt) {
 TEST(WeightPublication, AFailedCopyFreesItsSlot) {
   WeightPublication store(options());
   store.handle(Publish{{0, 0}}, at(0s));
-  EXPECT_EQ(all<Rejected>(store.handle(FillFailed{0, {0, 0}, "no memory"}, at(1s)))[0].error.code, ErrorCode::kUnavailable);
+  EXPECT_EQ(all<Rejected>(store.handle(FillFailed{0, {0, 0}, "no memory"}, at(1s)))[0].error.code,
+            ErrorCode::kUnavailable);
   publish(store, {0, 0}, at(2s));
 }
 
@@ -143,7 +145,8 @@ TEST(HeldWeights, LoadsForwardOnlyAndKeepsTheOldOnAWrongDigest) {  // S21
   ASSERT_TRUE(held.accept({0, 1}, {}, 7, 7));
   ASSERT_TRUE(held.accept({0, 2}, PolicyVersion{0, 1}, 8, 8));
   EXPECT_EQ(held.accept({0, 2}, PolicyVersion{0, 1}, 8, 8).error().code, ErrorCode::kAlreadyExists) << "a delta twice";
-  EXPECT_EQ(held.accept({0, 4}, PolicyVersion{0, 3}, 9, 9).error().code, ErrorCode::kUnavailable) << "a delta over a gap";
+  EXPECT_EQ(held.accept({0, 4}, PolicyVersion{0, 3}, 9, 9).error().code, ErrorCode::kUnavailable)
+      << "a delta over a gap";
   EXPECT_EQ(held.accept({0, 3}, PolicyVersion{0, 2}, 9, 10).error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(held.version(), (PolicyVersion{0, 2})) << "the old weights stay";
   ASSERT_TRUE(held.accept({1, 0}, {}, 1, 1)) << "full weights of a new epoch";

@@ -45,7 +45,8 @@ TEST(RestartPolicy, EscalatesWithTheChain) {
   std::ignore = policy.on_failure({"rank/0.0", "out of memory", at(0s)});
   const auto verdict = policy.on_failure({"rank/0.1", "killed by signal 9", at(1s)});
   ASSERT_TRUE(std::holds_alternative<Escalate>(verdict));
-  EXPECT_THAT(std::get<Escalate>(verdict).reason, testing::HasSubstr("rank/0.0: out of memory; rank/0.1: killed by signal 9"));
+  EXPECT_THAT(std::get<Escalate>(verdict).reason,
+              testing::HasSubstr("rank/0.0: out of memory; rank/0.1: killed by signal 9"));
 }
 
 TEST(PoisonTracker, TheSecondIdenticalFailureIsPoison) {

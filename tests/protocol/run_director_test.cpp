@@ -49,7 +49,9 @@ class Play {
     story.push_back("mesh " + to_string(e.version));
     if (answer_mesh) queue.push_back(MeshReady{e.version});
   }
-  void answer(const StartStage& e, std::vector<Event>&) { story.push_back("stage " + std::to_string(e.stage) + " at " + std::to_string(e.steps_done)); }
+  void answer(const StartStage& e, std::vector<Event>&) {
+    story.push_back("stage " + std::to_string(e.stage) + " at " + std::to_string(e.steps_done));
+  }
   void answer(const TrainStep& e, std::vector<Event>& queue) {
     story.push_back("step");
     if (answer_steps) queue.push_back(StepDone{{e.from.epoch, e.from.step + 1}});
@@ -68,7 +70,9 @@ class Play {
     queue.push_back(StageDone{});
   }
   void answer(const DrainRollouts&, std::vector<Event>&) { story.push_back("drain"); }
-  void answer(const Rollback& e, std::vector<Event>&) { story.push_back("rollback to epoch " + std::to_string(e.epoch)); }
+  void answer(const Rollback& e, std::vector<Event>&) {
+    story.push_back("rollback to epoch " + std::to_string(e.epoch));
+  }
   void answer(const Ended& e, std::vector<Event>&) { ended = e; }
 };
 
@@ -85,12 +89,14 @@ TEST(RunDirector, PlaysTheStagesInOrder) {
   rl.evaluate_after = true;
   Play play({stage(StageKind::kSft, 2), rl, stage(StageKind::kEval), stage(StageKind::kExport)});
   play.send(Start{});
-  EXPECT_THAT(play.story, ElementsAre("mesh e0.s0", "stage 0 at 0", "step", "step", "save e0.s2", "eval e0.s2", "stage 1 at 0"));
+  EXPECT_THAT(play.story,
+              ElementsAre("mesh e0.s0", "stage 0 at 0", "step", "step", "save e0.s2", "eval e0.s2", "stage 1 at 0"));
   play.story.clear();
   play.rl_step();
   play.rl_step();
   play.send(StageDone{});
-  EXPECT_THAT(play.story, ElementsAre("eval e0.s4", "save e0.s4", "stage 2 at 0", "eval e0.s4", "stage 3 at 0", "export"));
+  EXPECT_THAT(play.story,
+              ElementsAre("eval e0.s4", "save e0.s4", "stage 2 at 0", "eval e0.s4", "stage 3 at 0", "export"));
   ASSERT_TRUE(play.ended);
   EXPECT_EQ(play.ended->exit, RunExit::kDone);
   EXPECT_EQ(play.core.position().version, (PolicyVersion{0, 4}));
@@ -102,8 +108,8 @@ TEST(RunDirector, EvaluatesAndSavesEveryNStepsSaveBeforeTheNextStep) {
   sft.evaluate_every = 3;
   Play play({sft});
   play.send(Start{});
-  EXPECT_THAT(play.story, ElementsAre("mesh e0.s0", "stage 0 at 0", "step", "step", "save e0.s2", "step", "eval e0.s3", "step", "save e0.s4", "step",
-                                      "save e0.s5"));
+  EXPECT_THAT(play.story, ElementsAre("mesh e0.s0", "stage 0 at 0", "step", "step", "save e0.s2", "step", "eval e0.s3",
+                                      "step", "save e0.s4", "step", "save e0.s5"));
   EXPECT_EQ(play.ended->exit, RunExit::kDone);
 }
 

@@ -30,6 +30,8 @@ bool has(const std::vector<Effect>& effects) {
   return !all<E>(effects).empty();
 }
 
-inline WorkerId rollout_worker(std::uint32_t index, std::uint32_t incarnation = 0) { return {Role::kRollout, index, incarnation}; }
+inline WorkerId rollout_worker(std::uint32_t index, std::uint32_t incarnation = 0) {
+  return {Role::kRollout, index, incarnation};
+}
 
 } // namespace troupe::protocol

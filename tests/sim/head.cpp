@@ -50,7 +50,9 @@ RunOptions run_options() {
   return o;
 }
 
-LedgerSnapshot newest_ledger(const Disk& disk) { return disk.newest ? disk.commits.at(*disk.newest).ledger : LedgerSnapshot{}; }
+LedgerSnapshot newest_ledger(const Disk& disk) {
+  return disk.newest ? disk.commits.at(*disk.newest).ledger : LedgerSnapshot{};
+}
 
 } // namespace
 
@@ -108,10 +110,12 @@ HeadPort Head::port() {
   port.rollout = [this](WorkerId from, rollout::Event event) {
     world_.send([this, from, event = std::move(event)] {
       if (const auto* done = std::get_if<rollout::StepDone>(&event)) return step_done(*done);
-      if (const auto* returned = std::get_if<rollout::SampleReturned>(&event)) prefixes_[returned->name] = returned->oldest;
+      if (const auto* returned = std::get_if<rollout::SampleReturned>(&event))
+        prefixes_[returned->name] = returned->oldest;
       if (const auto* done = std::get_if<rollout::SampleDone>(&event)) {
         const LedgerSample* sample = rollouts_.ledger().sample(done->name.id);
-        const bool first = done->name.kind == rollout::WorkKind::kTrain && done->epoch == run_.epoch() && sample != nullptr && sample->state != SampleState::kDone;
+        const bool first = done->name.kind == rollout::WorkKind::kTrain && done->epoch == run_.epoch() &&
+                           sample != nullptr && sample->state != SampleState::kDone;
         if (first) oldest_[done->name] = done->oldest;
         if (done->name.kind == rollout::WorkKind::kEvaluation && rollouts_.served()) oldest_[done->name] = done->oldest;
       }
@@ -126,7 +130,8 @@ HeadPort Head::port() {
         if (std::exchange(first_mesh_, false)) {
           feed(rollouts_, rollout::Event{rollout::TrainerReady{ready->version}});
         } else {
-          const LedgerSnapshot ledger = mesh_->from_commit ? disk_.commits.at(*mesh_->from_commit).ledger : LedgerSnapshot{};
+          const LedgerSnapshot ledger =
+              mesh_->from_commit ? disk_.commits.at(*mesh_->from_commit).ledger : LedgerSnapshot{};
           oldest_.clear();
           prefixes_.clear();
           feed(rollouts_, rollout::Event{rollout::RolledBack{ready->version, ledger}});
@@ -149,7 +154,8 @@ HeadPort Head::port() {
 
 void Head::perform(const rollout::DispatchWork& e) {
   const auto worker = rollout(e.worker);
-  if (worker && worker->alive) require(worker->holds() == rollouts_.served(), "work goes only to workers that hold the served version");
+  if (worker && worker->alive)
+    require(worker->holds() == rollouts_.served(), "work goes only to workers that hold the served version");
   require(rollouts_.workers().find(e.worker)->state == WorkerState::kServing, "work goes only to serving workers");
   world_.send([worker, work = e.work, prefixes = prefixes_] {
     if (worker) worker->dispatch(work, prefixes);
@@ -189,11 +195,17 @@ void Head::perform(const rollout::TellWorkerPull& e) {
   });
 }
 
-void Head::perform(const rollout::WorkerServing& e) { feed(membership_, membership::Event{membership::Serving{e.worker}}); }
+void Head::perform(const rollout::WorkerServing& e) {
+  feed(membership_, membership::Event{membership::Serving{e.worker}});
+}
 
-void Head::perform(const rollout::WorkerReleased& e) { feed(membership_, membership::Event{membership::Empty{e.worker}}); }
+void Head::perform(const rollout::WorkerReleased& e) {
+  feed(membership_, membership::Event{membership::Empty{e.worker}});
+}
 
-void Head::perform(const rollout::WorkerUnfit& e) { feed(membership_, membership::Event{membership::Unfit{e.worker, e.reason}}); }
+void Head::perform(const rollout::WorkerUnfit& e) {
+  feed(membership_, membership::Event{membership::Unfit{e.worker, e.reason}});
+}
 
 void Head::perform(const rollout::EvaluationDone& e) {
   for (std::uint64_t i = 0; i < scenario_.problems; ++i) {
@@ -214,17 +226,20 @@ void Head::perform(const membership::StartWorker& e) {
   world_.log("start " + to_string(e.worker));
   const auto alive = [&](const auto& entry) { return entry.first.index == e.worker.index && entry.second->alive; };
   if (e.worker.role == Role::kRollout) {
-    require(std::none_of(rollout_processes_.begin(), rollout_processes_.end(), alive), "one process of a name at a time");
+    require(std::none_of(rollout_processes_.begin(), rollout_processes_.end(), alive),
+            "one process of a name at a time");
     const auto process = std::make_shared<RolloutProcess>(world_, port(), e.worker);
     process->failures = scenario_.sample_failures;
     rollout_processes_[e.worker] = process;
+    ever_started_.push_back(process);
     process->start([this] { return rank_ && rank_->alive ? rank_ : nullptr; });
   } else if (e.worker.role == Role::kRank) {
     require(!rank_ || !rank_->alive, "one rank at a time");
     rank_ = std::make_shared<RankProcess>(world_, port(), e.worker);
     rank_->writer_memory = &writer_memory_;
+    ever_started_.push_back(rank_);
   } else {
-    others_[e.worker] = [] {};
+    writers_.insert(e.worker);
   }
   world_.send_reliably(1, [this, id = e.worker] { register_worker(id); });
 }
@@ -241,7 +256,7 @@ void Head::register_worker(WorkerId id) {
   if (id.role == Role::kCheckpointWriter) feed(checkpoints_, checkpoint::Event{checkpoint::WriterJoined{}});
   const auto beat = std::make_shared<std::function<void()>>();
   *beat = [this, id, weak = std::weak_ptr(beat)] {
-    const bool there = id.role == Role::kRank ? rank_ && rank_->id == id && rank_->alive : others_.contains(id);
+    const bool there = id.role == Role::kRank ? rank_ && rank_->id == id && rank_->alive : writers_.contains(id);
     if (!there || !alive_ || ended_) return;
     feed(membership_, membership::Event{membership::Heard{id}});
     if (const auto next = weak.lock()) world_.after(200ms, [next] { (*next)(); });
@@ -270,7 +285,7 @@ void Head::perform(const membership::KillWorker& e) {
 void Head::process_ended(WorkerId id, const std::string& reason) {
   if (const auto worker = rollout(id)) worker->alive = false;
   if (rank_ && rank_->id == id) rank_->alive = false;
-  others_.erase(id);
+  writers_.erase(id);
   world_.log(to_string(id) + " ends: " + reason);
   world_.send_reliably(1, [this, id, reason] { feed(membership_, membership::Event{membership::Exited{id, reason}}); });
 }
@@ -301,9 +316,10 @@ void Head::perform(const membership::GiveUp& e) { feed(run_, run::Event{run::Bro
 // ---- effects of the checkpoint coordinator: the writer
 
 void Head::perform(const checkpoint::Prepare& e) {
-  if (others_.empty()) return;
+  if (writers_.empty()) return;
   world_.send([this, e] {
-    if (!others_.empty()) world_.send([this, e] { feed(checkpoints_, checkpoint::Event{checkpoint::Prepared{e.save}}); });
+    if (!writers_.empty())
+      world_.send([this, e] { feed(checkpoints_, checkpoint::Event{checkpoint::Prepared{e.save}}); });
   });
 }
 
@@ -315,17 +331,18 @@ void Head::perform(const checkpoint::CopyState& e) {
 
 void Head::perform(const checkpoint::Write& e) {
   world_.after(world_.millis(20, 400), [this, e] {
-    if (!others_.empty()) feed(checkpoints_, checkpoint::Event{checkpoint::Written{e.save}});
+    if (!writers_.empty()) feed(checkpoints_, checkpoint::Event{checkpoint::Written{e.save}});
   });
 }
 
 void Head::perform(const checkpoint::Commit& e) {
   world_.send([this, e] {
-    if (others_.empty() || !saving_ || saving_->position.version != e.version) return;
+    if (writers_.empty() || !saving_ || saving_->position.version != e.version) return;
     Commit commit = *saving_;
     commit.trained = writer_memory_.at(e.save);
     require(commit.trained.version == e.version, "a commit holds the state of its version");
-    require(commit.trained.prompts.size() == commit.ledger.counters.delivered, "the ledger of a commit is that of its state");
+    require(commit.trained.prompts.size() == commit.ledger.counters.delivered,
+            "the ledger of a commit is that of its state");
     disk_.commits[e.version] = commit;
     disk_.newest = e.version;  // durable from here on, whether or not the answer arrives
     world_.log("commit " + to_string(e.version));
@@ -437,7 +454,7 @@ void Head::crash_rank() {
 }
 
 void Head::crash_writer() {
-  if (!others_.empty()) process_ended(others_.begin()->first, "killed by signal 9");
+  if (!writers_.empty()) process_ended(*writers_.begin(), "killed by signal 9");
 }
 
 void Head::scale(std::uint32_t count) {
@@ -451,7 +468,7 @@ void Head::kill_everything() {
   alive_ = false;
   for (const auto& [id, worker] : rollout_processes_) worker->alive = false;
   if (rank_) rank_->alive = false;
-  others_.clear();
+  writers_.clear();
 }
 
 // ---- invariants
@@ -462,8 +479,10 @@ void Head::check_batch(const rollout::RequestTrainStep& e) {
   for (const std::uint64_t prompt : e.prompts) {
     for (std::uint32_t i = 0; i < scenario_.plan.samples_per_prompt; ++i) {
       const auto it = oldest_.find({rollout::WorkKind::kTrain, 0, {prompt, i}});
-      require(it != oldest_.end(), "sample " + std::to_string(prompt) + "/" + std::to_string(i) + " of a batch was delivered");
-      require(it->second.epoch == e.from.epoch && it->second.step <= e.from.step, "no sample is newer than its trainer");
+      require(it != oldest_.end(),
+              "sample " + std::to_string(prompt) + "/" + std::to_string(i) + " of a batch was delivered");
+      require(it->second.epoch == e.from.epoch && it->second.step <= e.from.step,
+              "no sample is newer than its trainer");
       require(e.from.step - it->second.step <= age_bound(scenario_.plan), "no sample is older than the age bound");
     }
   }
@@ -474,14 +493,19 @@ void Head::check() {
   const RolloutStats s = rollouts_.stats();
   const LedgerCounters& c = s.prompts;
   require(c.dispatched == c.delivered + c.cancelled() + c.in_flight, "dispatched = delivered + cancelled + in flight");
-  require(s.evaluation_dispatched == s.evaluation_delivered + s.evaluation_cancelled + s.evaluation_in_flight, "evaluation work is conserved");
+  require(s.evaluation_dispatched == s.evaluation_delivered + s.evaluation_cancelled + s.evaluation_in_flight,
+          "evaluation work is conserved");
   require(c.in_flight + s.slots_held <= std::max(s.slots, c.in_flight), "at most B groups are open");
+  const std::uint64_t stale = c.cancelled_by[static_cast<std::size_t>(CancelReason::kStale)];
+  require(scenario_.plan.max_age || stale == 0, "by construction no group outlives the worst age");
   std::map<WorkerId, std::uint32_t> load;
   for (const auto& [prompt, group] : rollouts_.ledger().groups()) {
-    for (const LedgerSample& sample : group.samples) load[sample.owner] += sample.state == SampleState::kAssigned ? 1 : 0;
+    for (const LedgerSample& sample : group.samples)
+      load[sample.owner] += sample.state == SampleState::kAssigned ? 1 : 0;
   }
   if (s.evaluation_in_flight == 0) {
-    for (const auto& [id, worker] : rollouts_.workers().all()) require(worker.load == load[id], "the load of " + to_string(id) + " is what it was given");
+    for (const auto& [id, worker] : rollouts_.workers().all())
+      require(worker.load == load[id], "the load of " + to_string(id) + " is what it was given");
   }
   for (const auto& [id, since] : draining_since_) {
     require(world_.now() - since < 15s, "the drain of " + to_string(id) + " ends");
@@ -491,8 +515,9 @@ void Head::check() {
 std::string Head::progress() const {
   const RolloutStats s = rollouts_.stats();
   return "at stage " + std::to_string(run_.position().stage) + ", " + to_string(run_.position().version) + "; served " +
-         (rollouts_.served() ? to_string(*rollouts_.served()) : "none") + "; groups waiting " + std::to_string(s.waiting) + ", running " +
-         std::to_string(s.running) + ", complete " + std::to_string(s.complete) + ", in batch " + std::to_string(s.in_batch) + ", held " +
+         (rollouts_.served() ? to_string(*rollouts_.served()) : "none") + "; groups waiting " +
+         std::to_string(s.waiting) + ", running " + std::to_string(s.running) + ", complete " +
+         std::to_string(s.complete) + ", in batch " + std::to_string(s.in_batch) + ", held " +
          std::to_string(s.slots_held) + "; routable " + std::to_string(s.workers_routable);
 }
 

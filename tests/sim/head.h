@@ -131,7 +131,8 @@ class Head {
 
   std::shared_ptr<RankProcess> rank_;
   std::map<protocol::WorkerId, std::shared_ptr<RolloutProcess>> rollout_processes_;
-  std::map<protocol::WorkerId, std::function<void()>> others_;  // how to end a writer
+  std::set<protocol::WorkerId> writers_;              // those alive
+  std::vector<std::shared_ptr<void>> ever_started_;   // actions under way still refer to the dead
   std::map<protocol::WorkerId, TimePoint> draining_since_;
   std::optional<protocol::run::BuildMesh> mesh_;
   bool first_mesh_ = true;

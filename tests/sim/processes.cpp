@@ -52,10 +52,12 @@ void RankProcess::train_alone(PolicyVersion from) {
 
 void RankProcess::begin_step(PolicyVersion from, std::vector<std::uint64_t> prompts, bool rl) {
   running_ = from;
-  world_.after(world_.millis(50, 600), [this, from, prompts = std::move(prompts), rl, n = loads_] { finish_step(n, from, prompts, rl); });
+  world_.after(world_.millis(50, 600),
+               [this, from, prompts = std::move(prompts), rl, n = loads_] { finish_step(n, from, prompts, rl); });
 }
 
-void RankProcess::finish_step(std::uint64_t incarnation, PolicyVersion from, const std::vector<std::uint64_t>& prompts, bool rl) {
+void RankProcess::finish_step(std::uint64_t incarnation, PolicyVersion from, const std::vector<std::uint64_t>& prompts,
+                              bool rl) {
   if (!alive || incarnation != loads_) return;
   if (rl && !copied_.contains(from)) {  // the optimizer waits for the copy of the weights it overwrites
     world_.after(50ms, [this, incarnation, from, prompts, rl] { finish_step(incarnation, from, prompts, rl); });
@@ -88,7 +90,8 @@ void RankProcess::store(const publication::Event& event) {
       memory_[renew->slot].first = renew->generation;
     } else if (const auto* fill = std::get_if<publication::FillSlot>(&effect)) {
       memory_[fill->slot].second = fill->version;  // from here on the bytes change under a reader
-      require(trained_.version == fill->version || trained_.version.epoch != fill->version.epoch, "the live weights are those to publish");
+      require(trained_.version == fill->version || trained_.version.epoch != fill->version.epoch,
+              "the live weights are those to publish");
       copied_.insert(fill->version);
       world_.after(world_.millis(5, 60), [this, f = *fill] {
         if (alive) store(publication::Filled{f.slot, f.version});
@@ -136,10 +139,12 @@ void RolloutProcess::dispatch(const rollout::Work& work, const std::map<rollout:
     const rollout::SampleName name{work.kind, work.evaluation, {work.prompt, task.sample}};
     const std::uint64_t ticket = next_ticket_++;
     PolicyVersion oldest = weights_.version().value_or(PolicyVersion{});
-    if (const auto prefix = prefixes.find(name); task.resume && prefix != prefixes.end()) oldest = std::min(oldest, prefix->second);
+    if (const auto prefix = prefixes.find(name); task.resume && prefix != prefixes.end())
+      oldest = std::min(oldest, prefix->second);
     tasks_[name] = {work.epoch, task.attempt, ticket, oldest};
     const bool slow = name.id.prompt % 5 == 0;
-    world_.after(slow ? world_.millis(200, 4000) : world_.millis(20, 400), [this, name, ticket] { finish(name, ticket); });
+    world_.after(slow ? world_.millis(200, 4000) : world_.millis(20, 400),
+                 [this, name, ticket] { finish(name, ticket); });
   }
 }
 

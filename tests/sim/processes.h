@@ -84,7 +84,8 @@ class RolloutProcess {
 
   void start(std::function<std::shared_ptr<RankProcess>()> rank);
   /// `prefixes`: oldest version of the handed-back prefixes that go with the tasks to resume.
-  void dispatch(const protocol::rollout::Work& work, const std::map<protocol::rollout::SampleName, PolicyVersion>& prefixes);
+  void dispatch(const protocol::rollout::Work& work,
+                const std::map<protocol::rollout::SampleName, PolicyVersion>& prefixes);
   void cancel(const std::vector<protocol::rollout::SampleName>& names);
   void cancel_all();
   void pull(PolicyVersion version);

@@ -52,7 +52,8 @@ void schedule_faults(World& world, const std::shared_ptr<Head>& head, Duration u
   world.faults.long_delay = world.chance(0.7) ? 0.05 : 0;
   const auto sometimes = [&](double chance, Duration every, void (Head::*fault)()) {
     if (!world.chance(chance)) return;
-    for (Duration t = world.millis(100, 5000); t < until; t += world.millis(200, 2 * static_cast<std::uint64_t>(every / 1ms))) {
+    for (Duration t = world.millis(100, 5000); t < until;
+         t += world.millis(200, 2 * static_cast<std::uint64_t>(every / 1ms))) {
       world.after(t, [head, fault] { ((*head).*fault)(); });
     }
   };
@@ -68,7 +69,8 @@ void schedule_faults(World& world, const std::shared_ptr<Head>& head, Duration u
 
 /// What the cores had to deal with, summed over the lives of a run.
 struct Trouble {
-  std::uint64_t events = 0, duplicates = 0, late = 0, retries = 0, stale = 0, attempts = 0, filtered = 0, rolled_back = 0;
+  std::uint64_t events = 0, duplicates = 0, late = 0, retries = 0, stale = 0, attempts = 0, filtered = 0,
+                rolled_back = 0;
   std::uint64_t fenced = 0, stalls = 0, evaluated = 0, epochs = 0, resumed = 0;
 
   void add(const Head& head) {
@@ -132,7 +134,8 @@ Outcome simulate(std::uint64_t seed) {
       const bool dead = interrupt && !by_request;
       if (!head->ended() && !dead) continue;
       if (head->ended() && head->ended()->exit == RunExit::kDone) break;
-      if (head->ended()) require(head->ended()->exit == RunExit::kStopped || !healed, "the run fails: " + head->ended()->reason);
+      if (head->ended())
+        require(head->ended()->exit == RunExit::kStopped || !healed, "the run fails: " + head->ended()->reason);
       world.log("resume");
       trouble.add(*head);
       ++trouble.resumed;
@@ -176,11 +179,20 @@ TEST(Sim, EverySeedKeepsTheInvariantsAndEnds) {
     sum.resumed += t.resumed;
   }
   // The seeds must reach the corners, or the invariants above say little.
-  for (const auto& [what, count] : std::vector<std::pair<const char*, std::uint64_t>>{
-           {"events", sum.events},       {"duplicates", sum.duplicates}, {"late results", sum.late},     {"retries", sum.retries},
-           {"stale groups", sum.stale},  {"attempts used up", sum.attempts}, {"filtered", sum.filtered}, {"rolled back", sum.rolled_back},
-           {"fenced", sum.fenced},       {"stalls", sum.stalls},         {"evaluated", sum.evaluated},   {"epochs", sum.epochs},
-           {"resumes", sum.resumed}}) {
+  for (const auto& [what, count] :
+       std::vector<std::pair<const char*, std::uint64_t>>{{"events", sum.events},
+                                                          {"duplicates", sum.duplicates},
+                                                          {"late results", sum.late},
+                                                          {"retries", sum.retries},
+                                                          {"stale groups", sum.stale},
+                                                          {"attempts used up", sum.attempts},
+                                                          {"filtered", sum.filtered},
+                                                          {"rolled back", sum.rolled_back},
+                                                          {"fenced", sum.fenced},
+                                                          {"stalls", sum.stalls},
+                                                          {"evaluated", sum.evaluated},
+                                                          {"epochs", sum.epochs},
+                                                          {"resumes", sum.resumed}}) {
     std::printf("%s %llu, ", what, static_cast<unsigned long long>(count));
     EXPECT_GT(count, 0u) << what << " never happened";
   }

@@ -9,7 +9,9 @@ namespace {
 constexpr std::size_t kLinesKept = 80;
 }
 
-void World::after(Duration delay, std::function<void()> action) { queue_.push({now_ + delay, order_++, std::move(action)}); }
+void World::after(Duration delay, std::function<void()> action) {
+  queue_.push({now_ + delay, order_++, std::move(action)});
+}
 
 void World::send(std::function<void()> action) {
   if (chance(faults.loss)) return;
@@ -35,7 +37,8 @@ bool World::step() {
 }
 
 void World::log(const std::string& line) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch() - std::chrono::hours(1)).count();
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch() - std::chrono::hours(1)).count();
   lines_.push_back(std::to_string(ms) + " ms  " + line);
   if (lines_.size() > kLinesKept) lines_.pop_front();
 }

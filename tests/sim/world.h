@@ -54,7 +54,9 @@ class World {
 
   [[nodiscard]] bool chance(double probability) { return rng.uniform() < probability; }
   [[nodiscard]] std::uint64_t between(std::uint64_t low, std::uint64_t high) { return low + rng.below(high - low + 1); }
-  [[nodiscard]] Duration millis(std::uint64_t low, std::uint64_t high) { return std::chrono::milliseconds(between(low, high)); }
+  [[nodiscard]] Duration millis(std::uint64_t low, std::uint64_t high) {
+    return std::chrono::milliseconds(between(low, high));
+  }
 
   Rng rng;
   LinkFaults faults;

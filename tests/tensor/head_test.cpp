@@ -1,17 +1,19 @@
-#include "support.h"
 #include "tensor/head.h"
+#include "support.h"
 
 namespace troupe::tensor::test {
 namespace {
 
 std::vector<std::int32_t> targets(std::int64_t rows, std::int64_t vocab) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(rows));
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>((i * 7919 + 3) % static_cast<std::size_t>(vocab));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<std::int32_t>((i * 7919 + 3) % static_cast<std::size_t>(vocab));
   return ids;
 }
 
 /// [log-prob | entropy] of every row, so that one comparison covers both.
-at::Tensor reference_scores(const at::Tensor& hidden, const at::Tensor& weight, const std::vector<std::int32_t>& ids, double temperature, std::int64_t vocab) {
+at::Tensor reference_scores(const at::Tensor& hidden, const at::Tensor& weight, const std::vector<std::int32_t>& ids,
+                            double temperature, std::int64_t vocab) {
   const at::Tensor logp = at::log_softmax(at::matmul(hidden, weight.narrow(0, 0, vocab).t()) / temperature, -1);
   const at::Tensor index = at::tensor(std::vector<std::int64_t>(ids.begin(), ids.end())).unsqueeze(1);
   return at::stack({logp.gather(1, index).squeeze(1), -(logp.exp() * logp).sum(-1)});
@@ -21,13 +23,14 @@ void check(std::int64_t rows, std::int64_t vocab, std::int64_t used, double temp
   at::manual_seed(8);
   const auto ids = targets(rows, used);
   const auto packed = std::make_shared<PackedWeights>();
-  expect_same({at::randn({rows, 24}), at::randn({vocab, 24}) * 0.5},
-              [&](const Inputs& in) {
-                packed->invalidate();
-                const Scores scores = score(in[0], in[1], packed, ids, static_cast<float>(temperature), used);
-                return at::stack({scores.logprob, scores.entropy});
-              },
-              [&](const Inputs& in) { return reference_scores(in[0], in[1], ids, temperature, used); }, 5e-5);
+  expect_same(
+      {at::randn({rows, 24}), at::randn({vocab, 24}) * 0.5},
+      [&](const Inputs& in) {
+        packed->invalidate();
+        const Scores scores = score(in[0], in[1], packed, ids, static_cast<float>(temperature), used);
+        return at::stack({scores.logprob, scores.entropy});
+      },
+      [&](const Inputs& in) { return reference_scores(in[0], in[1], ids, temperature, used); }, 5e-5);
 }
 
 TEST(Score, ValueAndGradientOfLogprobAndEntropy) {
@@ -48,7 +51,8 @@ TEST(Score, OneOutputAloneHasGradients) {
   const Scores scores = score(hidden, weight, std::make_shared<PackedWeights>(), ids, 1, 30);
   backward(std::array{scores.entropy}, std::array{at::ones({5})});
   const at::Tensor wide = hidden.detach().to(at::kDouble).set_requires_grad(true);
-  backward(std::array{reference_scores(wide, weight.to(at::kDouble), ids, 1, 30)[1]}, std::array{at::ones({5}, at::kDouble)});
+  backward(std::array{reference_scores(wide, weight.to(at::kDouble), ids, 1, 30)[1]},
+           std::array{at::ones({5}, at::kDouble)});
   EXPECT_LT(relative(hidden.grad(), wide.grad()), 5e-5);
   EXPECT_FALSE(weight.grad().defined());
 }
@@ -68,5 +72,5 @@ TEST(Score, WorkedExamples) {  // V08 of cases/reported_faults.md: logits [2, 0,
   EXPECT_NEAR(used.logprob[0].item<float>(), -0.407606, 1e-6);
 }
 
-} // namespace
-} // namespace troupe::tensor::test
+}  // namespace
+}  // namespace troupe::tensor::test

@@ -28,7 +28,8 @@ inline Inputs leaves(const Inputs& inputs, at::ScalarType type) {
 }
 
 /// `ours` in float32 against `reference` in float64, for the same inputs and the same random output gradient.
-inline void expect_same(const Inputs& inputs, const Function& ours, const Function& reference, double tolerance = 2e-5) {
+inline void expect_same(const Inputs& inputs, const Function& ours, const Function& reference,
+                        double tolerance = 2e-5) {
   const Inputs narrow = leaves(inputs, at::kFloat);
   const Inputs wide = leaves(inputs, at::kDouble);
   const at::Tensor y = ours(narrow);
@@ -48,4 +49,4 @@ inline void expect_same(const Inputs& inputs, const Function& ours, const Functi
   EXPECT_TRUE(at::equal(ours(copies), y));
 }
 
-} // namespace troupe::tensor::test
+}  // namespace troupe::tensor::test
