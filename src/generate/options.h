@@ -18,7 +18,7 @@ enum class OnUpdate {
 
 /// The size and the limits of one engine.
 struct EngineOptions {
-  int page_tokens = 16;           ///< Tokens in a page of the KV cache.
+  int page_tokens = 16;           ///< Tokens in a page of the KV cache; a multiple of 16.
   Bytes kv_memory{256ull << 20};  ///< Memory of the KV cache; decides the number of pages unless `kv_pages` does.
   int kv_pages = 0;               ///< Pages of the KV cache; 0 = as many as fit `kv_memory`.
   int sequences_max = 64;         ///< Requests that generate at once.

@@ -19,7 +19,7 @@ model::ModelSpec tiny(std::string_view family) {
                                               .layers = 2,
                                               .heads = 4,
                                               .kv_heads = 2,
-                                              .head_dim = 8,
+                                              .head_dim = 16,
                                               .ffn_width = 48,
                                               .context = 96,
                                               .init_std = 0.3});
@@ -28,7 +28,7 @@ model::ModelSpec tiny(std::string_view family) {
   return *spec;
 }
 
-EngineOptions small_options() { return {.page_tokens = 4, .kv_pages = 64, .sequences_max = 16, .prefill_tokens = 7}; }
+EngineOptions small_options() { return {.page_tokens = 16, .kv_pages = 64, .sequences_max = 16, .prefill_tokens = 7}; }
 
 Request request_of(std::uint64_t prompt, std::uint32_t sample, int prompt_tokens = 10, int new_tokens = 12) {
   Request r;
@@ -116,27 +116,32 @@ TEST_P(EngineOnModel, GeneratorAndTrainerAgreeBitForBit) {
 // S22, S02: chunk, page, batch, engine and preemption change no bit.
 TEST_P(EngineOnModel, SchedulingChangesNoBit) {
   model::Model model = model::Model::create(tiny(GetParam()), 3);
+  std::uint64_t preemptions = 0;
   const auto run = [&](EngineOptions options, int engines) {
     std::vector<Engine> all;
     for (int e = 0; e < engines; ++e) all.emplace_back(model, nullptr, options);
     for (std::uint64_t p = 0; p < 2; ++p)
       for (std::uint32_t s = 0; s < 8; ++s)
-        EXPECT_TRUE(all[s % static_cast<std::uint32_t>(engines)].submit(request_of(p, s, 13, 10)).has_value());
+        EXPECT_TRUE(all[s % static_cast<std::uint32_t>(engines)].submit(request_of(p, s, 13, 24)).has_value());
     std::map<SampleId, Completion> done;
-    for (Engine& engine : all) done.merge(drain(engine));
+    for (Engine& engine : all) {
+      done.merge(drain(engine));
+      preemptions += engine.stats().preemptions;
+    }
     return done;
   };
   const auto reference =
-      run({.page_tokens = 16, .kv_pages = 64, .sequences_max = 1, .prefill_tokens = 64, .cached_prompts_max = 0}, 1);
+      run({.page_tokens = 32, .kv_pages = 64, .sequences_max = 1, .prefill_tokens = 64, .cached_prompts_max = 0}, 1);
   ASSERT_EQ(reference.size(), 16u);
   for (const int chunk : {1, 3, 8})
     for (const int engines : {1, 2, 4}) {
-      const auto other = run({.page_tokens = 4, .kv_pages = 14, .sequences_max = 16, .prefill_tokens = chunk}, engines);
+      const auto other = run({.page_tokens = 16, .kv_pages = 7, .sequences_max = 16, .prefill_tokens = chunk}, engines);
       for (const auto& [id, c] : reference) {
         EXPECT_EQ(other.at(id).ids, c.ids) << to_string(id);
         EXPECT_EQ(other.at(id).logprobs, c.logprobs) << to_string(id);
       }
     }
+  EXPECT_GT(preemptions, 0u);
 }
 
 // S05: the same prompt after an update gives what a cold engine with the new weights gives, bit for bit.
@@ -191,7 +196,7 @@ TEST_P(EngineOnModel, AnAbortedSampleContinuesOnAnotherEngine) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel, testing::Values("qwen3", "llama"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& family) { return std::string(family.param); });
 
 TEST(Engine, ScoreRefusesNonsense) {
   model::Model model = model::Model::create(tiny("qwen3"), 3);
@@ -207,12 +212,12 @@ TEST(Engine, ScoreRefusesNonsense) {
 TEST(Engine, MemoryDecidesThePages) {
   model::Model model = model::Model::create(tiny("qwen3"), 3);
   EngineOptions options;
-  options.page_tokens = 8;
-  options.kv_memory = {static_cast<std::uint64_t>(model::KvCache::bytes_per_page(model.spec(), 8)) * 5 + 1};
+  options.page_tokens = 16;
+  options.kv_memory = {static_cast<std::uint64_t>(model::KvCache::bytes_per_page(model.spec(), 16)) * 5 + 1};
   Engine engine(model, nullptr, options);
   EXPECT_EQ(engine.stats().pages, 5);
-  EXPECT_FALSE(engine.submit(request_of(0, 0, 30, 11)).has_value());
-  EXPECT_TRUE(engine.submit(request_of(0, 0, 30, 10)).has_value());
+  EXPECT_FALSE(engine.submit(request_of(0, 0, 60, 21)).has_value());
+  EXPECT_TRUE(engine.submit(request_of(0, 0, 60, 20)).has_value());
 }
 
 }  // namespace
