@@ -190,7 +190,7 @@ TEST_F(RunTest, PlaysAnExperimentToItsEnd) {
 }
 
 TEST_F(RunTest, ReplacesKilledWorkersAndLosesNothing) {
-  start({"--set", "stage.rl.steps=30"});
+  start({"--set", "stage.rl.steps=1500", "--set", "checkpoint.every=200"});
   ASSERT_TRUE(wait_until([&] { return training_rl(1); }));
   for (const std::string victim : {"rollout/0", "environment/0"}) {
     const json before = actors();
@@ -206,11 +206,11 @@ TEST_F(RunTest, ReplacesKilledWorkersAndLosesNothing) {
   const json s = summary();
   expect_sound_summary(s);
   EXPECT_EQ(s["restarts"], 2);
-  EXPECT_EQ(s["prompts"]["delivered"], 120);
+  EXPECT_EQ(s["prompts"]["delivered"], 6000);
 }
 
 TEST_F(RunTest, ScalesWhileItRuns) {
-  start({"--set", "stage.rl.steps=40"});
+  start({"--set", "stage.rl.steps=1500", "--set", "checkpoint.every=200"});
   ASSERT_TRUE(wait_until([&] { return training_rl(1); }));
   const auto serving = [&] {
     int count = 0;
@@ -226,11 +226,11 @@ TEST_F(RunTest, ScalesWhileItRuns) {
   ASSERT_EQ(finish(), 0);
   const json s = summary();
   expect_sound_summary(s);
-  EXPECT_EQ(s["prompts"]["delivered"], 160);
+  EXPECT_EQ(s["prompts"]["delivered"], 6000);
 }
 
 TEST_F(RunTest, StopsSavesAndResumes) {
-  start({"--set", "stage.rl.steps=25"});
+  start({"--set", "stage.rl.steps=1000", "--set", "checkpoint.every=200"});
   ASSERT_TRUE(wait_until([&] { return training_rl(3); }));
   ASSERT_EQ(command({"stop", "--run", run_dir()}).code, 0);
   EXPECT_EQ(finish(), 0);
@@ -242,7 +242,7 @@ TEST_F(RunTest, StopsSavesAndResumes) {
   const json s = summary();
   expect_sound_summary(s);
   EXPECT_EQ(s["exit"], "done");
-  EXPECT_EQ(s["steps"], 45);
+  EXPECT_EQ(s["steps"], 1020);
 }
 
 TEST_F(RunTest, SaysWhatIsWrongBeforeAnythingStarts) {
@@ -253,7 +253,6 @@ TEST_F(RunTest, SaysWhatIsWrongBeforeAnythingStarts) {
       {"rollout.workers=0", "rollout.workers", 2},
       {"optim.lr=-1", "optim.lr", 2},
       {"rollout.sampling.top_p=0.9", "top_p", 2},
-      {"model.path=\"/nowhere/model\"", "/nowhere/model", 1},
       {"no.such.key=1", "no", 2},
   };
   for (const auto& c : cases) {
@@ -262,6 +261,28 @@ TEST_F(RunTest, SaysWhatIsWrongBeforeAnythingStarts) {
     EXPECT_NE(o.err.find(c.expected), std::string::npos) << c.set << "\n" << o.err;
     EXPECT_FALSE(fs::exists(run_dir())) << c.set;
   }
+}
+
+TEST_F(RunTest, ABrokenModelIsOneSentenceAndLeavesNothing) {
+  const std::string text = kExperiment;
+  const auto begin = text.find("[model]"), end = text.find("[tokenizer]");
+  std::ofstream(folder / "small.toml") << text.substr(0, begin) << "[model]\npath = \"" << (folder / "model").string() << "\"\n" << text.substr(end);
+  const auto expect = [&](const std::string& words) {
+    const Output o = command(run_arguments());
+    EXPECT_EQ(o.code, 1) << o.err;
+    EXPECT_NE(o.err.find(words), std::string::npos) << "expected \"" << words << "\" in: " << o.err;
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+    EXPECT_FALSE(fs::exists(run_dir()));
+  };
+  expect("config.json"); // nothing is there
+  fs::create_directories(folder / "model");
+  const fs::path golden = fs::path(TROUPE_GOLDEN_DIR) / "model" / "qwen3" / "base";
+  fs::copy_file(golden / "config.json", folder / "model" / "config.json");
+  expect("safetensors");
+  const auto weights = read_file(golden / "model.safetensors");
+  ASSERT_TRUE(weights);
+  std::ofstream(folder / "model" / "model.safetensors") << weights->substr(0, weights->size() / 2);
+  expect("model.safetensors"); // truncated
 }
 
 } // namespace

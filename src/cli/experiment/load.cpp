@@ -134,9 +134,25 @@ Loaded load_experiment_json(const nlohmann::json& document, const std::string& n
   return finish(merged, std::move(diagnostics), "run");
 }
 
+namespace {
+
+// What a file would say to give this experiment: a model that comes from files has no sizes of its own.
+Value dump_of(Experiment& experiment) {
+  Value tree = config::dump(schema_of(experiment));
+  Value* model = tree.find("model");
+  if (model == nullptr || experiment.model.path.empty()) return tree;
+  std::vector<std::string> fresh;
+  for (const config::Member& member : model->table())
+    if (member.key != "path" && member.key != "dtype") fresh.push_back(member.key);
+  for (const std::string& key : fresh) model->erase(key);
+  return tree;
+}
+
+}  // namespace
+
 nlohmann::json experiment_to_json(const Experiment& experiment) {
   Experiment copy = experiment;  // a schema binds to objects it may write
-  return config::to_json(config::dump(schema_of(copy)));
+  return config::to_json(dump_of(copy));
 }
 
 Result<Experiment> experiment_from_json(const nlohmann::json& document) {
@@ -147,12 +163,12 @@ Result<Experiment> experiment_from_json(const nlohmann::json& document) {
 
 std::string experiment_toml(const Experiment& experiment) {
   Experiment copy = experiment;
-  return config::to_toml(config::dump(schema_of(copy)));
+  return config::to_toml(dump_of(copy));
 }
 
 std::string experiment_toml_with_origins(const Loaded& loaded, const Point& point) {
   Experiment copy = point.experiment;
-  return config::to_toml_with_origins(config::dump(schema_of(copy)), point.tree, loaded.diagnostics.sources);
+  return config::to_toml_with_origins(dump_of(copy), point.tree, loaded.diagnostics.sources);
 }
 
 std::string config_reference() {
