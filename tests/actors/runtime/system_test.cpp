@@ -41,13 +41,13 @@ TEST_F(SystemTest, CarriesMessagesUnderMutualTls) {
   SamplesDone sent;
   sent.worker = "rollout/0";
   sent.prompt = 42;
-  sent.kind = WorkKind::kEval;
-  sent.samples.push_back({{42, 1}, 2, {1, 2, 3}, {-0.5f, -0.25f, -1.f}, {{1, 2}, {1, 2}, {1, 3}}, 1, 0.5, "x\0y"});
+  sent.eval = true;
+  sent.samples.push_back({{42, 1}, 2, {1, 2, 3}, {-0.5f, -0.25f, -1.f}, {{1, 2}, {1, 2}, {1, 3}}, {1, 2}, 1, 0.5, "text"});
   caf::scoped_actor self{worker.caf()};
   self->request(*remote, 10s, sent).receive(
       [&](const SamplesDone& got) {
         EXPECT_EQ(got.prompt, 42u);
-        EXPECT_EQ(got.kind, WorkKind::kEval);
+        EXPECT_TRUE(got.eval);
         ASSERT_EQ(got.samples.size(), 1u);
         EXPECT_EQ(got.samples[0].logprobs, sent.samples[0].logprobs);
         EXPECT_EQ(got.samples[0].versions.back(), (PolicyVersion{1, 3}));
