@@ -36,10 +36,10 @@ function(troupe_component name)
   endforeach()
 endfunction()
 
-# troupe_test(NAME SOURCES a_test.cpp ... [LINK troupe_x ...] [LABELS unit] [TIMEOUT s] [MAIN]): one test executable, discovered into CTest.
-# MAIN: the sources bring their own main (processes that re-execute themselves).
+# troupe_test(NAME SOURCES a_test.cpp ... [LINK troupe_x ...] [LABELS unit] [TIMEOUT s] [MAIN] [SERIAL]): one test executable, discovered into CTest.
+# SERIAL: nothing else runs beside it (tests of whole runs, whose processes need the cores). MAIN: the sources bring their own main (processes that re-execute themselves).
 function(troupe_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN" "TIMEOUT" "SOURCES;LINK;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS")
   add_executable(${name} ${arg_SOURCES})
   target_compile_features(${name} PRIVATE cxx_std_20)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
@@ -57,5 +57,11 @@ function(troupe_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+  set(serial FALSE)
+  if(arg_SERIAL)
+    set(serial TRUE)
+  endif()
+  # Two tests share two cores: a spinning OpenMP thread of one would hold up the other.
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${serial} ENVIRONMENT "OMP_WAIT_POLICY=passive")
 endfunction()

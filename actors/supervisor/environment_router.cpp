@@ -1,60 +1,71 @@
 #include "actors/supervisor/environment_router.h"
 
-#include <caf/send.hpp>
-
-#include <iterator>
+#include <algorithm>
 #include <utility>
 
-#include "actors/messages/all.h"
-
 namespace troupe::actors {
-namespace {
 
-EnvironmentReply refusal(std::uint64_t call, std::string why) {
-  EnvironmentReply reply;
-  reply.call = call;
-  reply.error = {ErrorCode::kUnavailable, std::move(why), ""};
-  return reply;
+void EnvironmentRouter::runner_joined(const std::string& name) {
+  if (std::find(runners_.begin(), runners_.end(), name) == runners_.end()) runners_.push_back(name);
+  std::sort(runners_.begin(), runners_.end());
+  std::vector<CallKey> waiting;
+  for (const auto& [key, open] : open_)
+    if (open.runner.empty()) waiting.push_back(key);
+  dispatch(waiting);
 }
 
-} // namespace
-
-void EnvironmentRouter::runner_joined(const std::string& name, caf::actor runner) { runners_[name] = {std::move(runner)}; }
-
 void EnvironmentRouter::runner_gone(const std::string& name) {
-  runners_.erase(name);
-  std::map<std::pair<std::string, std::uint32_t>, EnvironmentReplies> answers;
-  std::erase_if(open_, [&](const auto& entry) {
-    if (entry.second.runner != name) return false;
-    EnvironmentReplies& answer = answers[{entry.first.first, entry.second.incarnation}];
-    answer.worker = entry.first.first;
-    answer.incarnation = entry.second.incarnation;
-    answer.replies.push_back(refusal(entry.first.second, name + " died"));
-    return true;
-  });
-  for (auto& [key, answer] : answers) reply_(std::move(answer));
+  std::erase(runners_, name);
+  std::vector<CallKey> again;
+  std::map<std::pair<std::string, std::uint32_t>, EnvironmentReplies> lost;
+  for (auto it = open_.begin(); it != open_.end();) {
+    auto& [key, open] = *it;
+    if (open.runner == name && !open.call.reset) {
+      EnvironmentReplies& answer = lost[{key.first, open.incarnation}];
+      answer.worker = key.first;
+      answer.incarnation = open.incarnation;
+      answer.replies.emplace_back();
+      answer.replies.back().call = key.second;
+      answer.replies.back().error = {ErrorCode::kUnavailable, name + " died, and this episode with it", ""};
+      it = open_.erase(it);
+      continue;
+    }
+    if (open.runner == name) { // starts its episode itself: the same call gives the same answer elsewhere
+      open.runner.clear();
+      again.push_back(key);
+    }
+    ++it;
+  }
+  for (auto& [key, answer] : lost) reply_(std::move(answer));
+  dispatch(again);
 }
 
 void EnvironmentRouter::ask(const EnvironmentCalls& calls) {
-  if (runners_.empty()) {
-    EnvironmentReplies answer{calls.worker, calls.incarnation, {}};
-    for (const EnvironmentCall& call : calls.calls) answer.replies.push_back(refusal(call.call, "no environment runner is up"));
-    return reply_(std::move(answer));
-  }
-  std::map<std::string, EnvironmentCalls> parts;
+  std::vector<CallKey> keys;
   for (const EnvironmentCall& call : calls.calls) {
-    const auto runner = std::next(runners_.begin(), static_cast<std::ptrdiff_t>(call.episode % runners_.size()));
-    EnvironmentCalls& part = parts[runner->first];
-    part.worker = calls.worker;
-    part.incarnation = calls.incarnation;
-    part.calls.push_back(call);
-    open_[{calls.worker, call.call}] = {runner->first, calls.incarnation};
+    const CallKey key{calls.worker, call.call};
+    open_[key] = {"", calls.incarnation, call};
+    keys.push_back(key);
   }
-  for (auto& [name, part] : parts) caf::anon_send(runners_.at(name).actor, std::move(part));
+  dispatch(keys);
+}
+
+// By episode, so that an episode stays where it was reset.
+void EnvironmentRouter::dispatch(const std::vector<CallKey>& keys) {
+  if (runners_.empty()) return; // they wait; each caller has a deadline of its own
+  std::map<std::pair<std::string, CallKey>, EnvironmentCalls> parts; // by runner, worker and incarnation
+  for (const CallKey& key : keys) {
+    Open& open = open_.at(key);
+    open.runner = runners_[open.call.episode % runners_.size()];
+    EnvironmentCalls& part = parts[{open.runner, {key.first, open.incarnation}}];
+    part.worker = key.first;
+    part.incarnation = open.incarnation;
+    part.calls.push_back(open.call);
+  }
+  for (auto& [key, part] : parts) forward_(key.first, std::move(part));
 }
 
 void EnvironmentRouter::answered(EnvironmentReplies replies) {
-  // An answer that comes after its runner was given up on was answered already.
   std::erase_if(replies.replies, [&](const EnvironmentReply& reply) { return open_.erase({replies.worker, reply.call}) == 0; });
   if (!replies.replies.empty()) reply_(std::move(replies));
 }

@@ -1,6 +1,6 @@
 /// @file
-/// Calls of rollout workers to environment runners: a star through the head. When a runner dies, its open calls are answered with an error
-/// at once; nobody waits on the dead.
+/// Calls of rollout workers to environment runners: a star through the head. Calls that start an episode survive the death of their runner:
+/// they go to another one, or wait for the replacement; the caller's own deadline bounds the wait.
 #pragma once
 
 #include <caf/actor.hpp>
@@ -17,30 +17,30 @@ namespace troupe::actors {
 
 class EnvironmentRouter {
  public:
-  /// Sends replies to the worker that asked, if it is still there.
-  using Reply = std::function<void(EnvironmentReplies)>;
-  explicit EnvironmentRouter(Reply reply) : reply_(std::move(reply)) {}
+  using Reply = std::function<void(EnvironmentReplies)>;                     ///< To the worker that asked, if it is still there.
+  using Forward = std::function<void(const std::string&, EnvironmentCalls)>; ///< To a runner, by name.
+  EnvironmentRouter(Reply reply, Forward forward) : reply_(std::move(reply)), forward_(std::move(forward)) {}
 
-  void runner_joined(const std::string& name, caf::actor runner);
+  void runner_joined(const std::string& name);
   void runner_gone(const std::string& name);
-  /// To a runner by episode, so that an episode stays where it was reset; refused when there is none.
   void ask(const EnvironmentCalls& calls);
-  /// From a runner.
+  /// From a runner. An answer to a call that was given to another runner meanwhile is dropped.
   void answered(EnvironmentReplies replies);
   void worker_gone(const std::string& worker);
+  [[nodiscard]] std::size_t open() const { return open_.size(); }
 
  private:
-  struct Runner {
-    caf::actor actor;
-  };
   struct Open {
-    std::string runner;
+    std::string runner; // empty: waits for one
     std::uint32_t incarnation = 0;
+    EnvironmentCall call;
   };
   using CallKey = std::pair<std::string, std::uint64_t>; // worker, call
+  void dispatch(const std::vector<CallKey>& keys);
 
   Reply reply_;
-  std::map<std::string, Runner> runners_;
+  Forward forward_;
+  std::vector<std::string> runners_; // sorted
   std::map<CallKey, Open> open_;
 };
 

@@ -43,10 +43,14 @@ Head::Head(caf::event_based_actor* self, const SupervisorOptions& options, HeadS
       run_(options.run, specs(options)),
       rollout_(options.rollout, start_.ledger),
       commit_(options.commit, start_.epoch, 1),
-      router_([this](EnvironmentReplies replies) {
-        const auto it = workers_.find(replies.worker);
-        if (it != workers_.end() && it->second.id.incarnation == replies.incarnation) caf::anon_send(it->second.actor, std::move(replies));
-      }),
+      router_(
+          [this](EnvironmentReplies replies) {
+            const auto it = workers_.find(replies.worker);
+            if (it != workers_.end() && it->second.id.incarnation == replies.incarnation) caf::anon_send(it->second.actor, std::move(replies));
+          },
+          [this](const std::string& runner, EnvironmentCalls calls) {
+            if (const auto it = workers_.find(runner); it != workers_.end()) caf::anon_send(it->second.actor, std::move(calls));
+          }),
       probe_(options.probe_sequences) {}
 
 caf::behavior Head::make_behavior() {

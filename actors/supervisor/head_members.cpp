@@ -52,7 +52,7 @@ void Head::worker_joined(const Hello& hello, const caf::actor& worker) {
   member_event(pm::Registered{*id});
   switch (id->role) {
     case Role::kRollout: return rollout_event(pr::WorkerJoined{*id, std::nullopt});
-    case Role::kEnvironment: router_.runner_joined(hello.name, worker); break;
+    case Role::kEnvironment: router_.runner_joined(hello.name); break;
     case Role::kCheckpointWriter:
       prepared_layout_.clear();
       commit_event(protocol::checkpoint::WriterJoined{});
