@@ -2,6 +2,7 @@
 
 #include <caf/all.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -76,6 +77,7 @@ class RankLogic final : public WorkerLogic {
 
   void build(const BuildMesh& order) {
     groups_.clear();
+    queued_step_ = 0;
     store_->handle(pub::NewEpoch{order.version.epoch});
     post([this, order] {
       if (const auto built = work_->build(order.version, order.checkpoint); !built) return context_.fail(built.error());
@@ -88,7 +90,11 @@ class RankLogic final : public WorkerLogic {
     for (BatchGroup& group : groups_)
       if (group.from == order.from) groups.push_back(std::move(group));
     groups_.clear();
-    post([this, order, groups = std::move(groups)]() mutable { step(order, std::move(groups)); });
+    if (queued_step_.exchange(order.from.step + 1) == order.from.step + 1) return; // it is at it: the order was sent again
+    post([this, order, groups = std::move(groups)]() mutable {
+      step(order, std::move(groups));
+      queued_step_ = 0;
+    });
   }
 
   void step(const TrainStep& order, std::vector<BatchGroup> groups) {
@@ -163,6 +169,7 @@ class RankLogic final : public WorkerLogic {
   std::unique_ptr<StageWork> work_;
   caf::actor self_;
   std::vector<BatchGroup> groups_;   // of the coming step; control actor only
+  std::atomic<std::uint64_t> queued_step_{0}; // step + 1 of the order that waits or runs; 0: none
   StepDone last_step_;               // work thread only, as the next two
   std::shared_ptr<const Snapshot> snapshot_;
   double stall_ = 0;

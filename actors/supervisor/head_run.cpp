@@ -104,7 +104,8 @@ void Head::perform(const prun::Progress& e) { log_.append(protocol::control::Pro
 void Head::perform(const prun::Ended& e) { end(e.exit, e.reason); }
 
 void Head::step_done(const StepDone& message) {
-  if (message.version.epoch != run_.epoch()) return;
+  // An answer may come twice (the order is sent again while a step is long), or from an epoch that is over.
+  if (message.version != PolicyVersion{run_.epoch(), run_.position().version.step + 1}) return;
   report_step(message);
   // The rollout director hears of the step first, so that the ledger of a commit includes it; its effects (the next train step) come after the
   // run director's, so that a snapshot is taken before the weights change.
