@@ -185,16 +185,17 @@ ProcessKeeper::~ProcessKeeper() {
 }
 
 Result<pid_t> ProcessKeeper::start(ProcessSpec spec) {
-  std::promise<Result<pid_t>> promise;
-  auto future = promise.get_future();
-  state_->post([&] {
+  // Shared: set_value may still be running when the waiter has gone on.
+  auto promise = std::make_shared<std::promise<Result<pid_t>>>();
+  auto future = promise->get_future();
+  state_->post([this, promise, spec = std::move(spec)] {
     auto child = start_process(spec);
-    if (!child) return promise.set_value(tl::unexpected(child.error()));
+    if (!child) return promise->set_value(tl::unexpected(child.error()));
     {
       const std::lock_guard lock(state_->mutex);
       state_->children.emplace(child->pid, std::move(child->pidfd));
     }
-    promise.set_value(child->pid);
+    promise->set_value(child->pid);
   });
   return future.get();
 }

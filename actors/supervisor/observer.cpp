@@ -4,6 +4,7 @@
 
 #include <future>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/log.h"
 
@@ -78,17 +79,19 @@ void Observer::sample_memory(std::vector<pid_t> pids) {
 double Observer::seconds_since_start() const { return seconds(std::chrono::steady_clock::now() - start_); }
 
 void Observer::close(observe::Summary summary) {
-  std::promise<void> done;
-  post([&] {
+  auto done = std::make_shared<std::promise<void>>();
+  auto written = done->get_future();
+  const WorkThread::Command last = [this, done, summary]() mutable {
     summary.wall_s = seconds_since_start();
     summary.rss_peak_mib = static_cast<double>(memory_.peak_bytes()) / (1 << 20);
     line_.finish();
     complain(observe::write_summary(folder_ / "summary.json", summary));
     const std::string table = observe::summary_table(summary);
     [[maybe_unused]] const auto n = ::write(STDERR_FILENO, table.data(), table.size());
-    done.set_value();
-  });
-  done.get_future().wait();
+    done->set_value();
+  };
+  while (!thread_->post(last)) std::this_thread::sleep_for(std::chrono::milliseconds(10)); // a full queue drains
+  written.wait();
 }
 
 } // namespace troupe::actors

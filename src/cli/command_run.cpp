@@ -56,7 +56,10 @@ Status check_policy(const Experiment& e, const data::Tokenizer& tokenizer) {
     spec.output = folder / "log";
     spec.new_session = false;
     TROUPE_TRY_STATUS(keeper.start(std::move(spec)).map([](pid_t) {}));
-    const auto status = ended.get_future().get();
+    auto end_of_check = ended.get_future();
+    if (end_of_check.wait_for(std::chrono::minutes(5)) != std::future_status::ready)
+      return fail(ErrorCode::kTimeout, "the model could not be loaded within 5 minutes");
+    const auto status = end_of_check.get();
     if (status.code == 0 && status.signal == 0) return {};
     const auto text = read_file(folder / "log").value_or("");
     const auto end = text.find_last_not_of("\n ");

@@ -261,27 +261,28 @@ TransferEngine::~TransferEngine() {
 }
 
 Result<ExposedRegion> TransferEngine::expose(void* data, std::size_t bytes) {
-  std::promise<Result<ExposedRegion>> promise;
-  auto future = promise.get_future();
-  const bool posted = state_->post([&, state = state_] {
+  // Shared: set_value may still be running when the waiter has gone on.
+  auto promise = std::make_shared<std::promise<Result<ExposedRegion>>>();
+  auto future = promise->get_future();
+  const bool posted = state_->post([promise, data, bytes, state = state_] {
     ucp_mem_map_params_t params{};
     params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
     params.address = data;
     params.length = bytes;
     ucp_mem_h memory = nullptr;
-    if (const auto s = ucp_mem_map(state->context, &params, &memory); s != UCS_OK) return promise.set_value(tl::unexpected(ucx_error("register memory", s)));
+    if (const auto s = ucp_mem_map(state->context, &params, &memory); s != UCS_OK) return promise->set_value(tl::unexpected(ucx_error("register memory", s)));
     void* key = nullptr;
     std::size_t key_bytes = 0;
     if (const auto s = ucp_rkey_pack(state->context, memory, &key, &key_bytes); s != UCS_OK) {
       ucp_mem_unmap(state->context, memory);
-      return promise.set_value(tl::unexpected(ucx_error("pack a remote key", s)));
+      return promise->set_value(tl::unexpected(ucx_error("pack a remote key", s)));
     }
     ExposedRegion region;
     region.descriptor_ = {state->address, std::string(static_cast<const char*>(key), key_bytes), reinterpret_cast<std::uint64_t>(data), bytes};
     region.memory_ = memory;
     region.engine_ = state;
     ucp_rkey_buffer_release(key);
-    promise.set_value(std::move(region));
+    promise->set_value(std::move(region));
   });
   if (!posted) return fail(ErrorCode::kCancelled, "the transfer engine has stopped");
   return future.get();
@@ -289,12 +290,13 @@ Result<ExposedRegion> TransferEngine::expose(void* data, std::size_t bytes) {
 
 void ExposedRegion::release() {
   if (memory_ == nullptr) return;
-  std::promise<void> promise;
-  auto unmap = [&] {
-    ucp_mem_unmap(engine_->context, static_cast<ucp_mem_h>(memory_));
-    promise.set_value();
+  auto promise = std::make_shared<std::promise<void>>();
+  auto unmap = [promise, context = engine_->context, memory = static_cast<ucp_mem_h>(memory_)] {
+    ucp_mem_unmap(context, memory);
+    promise->set_value();
   };
-  if (engine_->post(unmap)) promise.get_future().wait();
+  auto done = promise->get_future();
+  if (engine_->post(unmap)) done.wait();
   else unmap(); // the thread is gone: nobody else touches the context
   memory_ = nullptr;
 }
