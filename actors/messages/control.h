@@ -34,6 +34,15 @@ bool inspect(Inspector& f, StopRun& x) {
   return f.object(x).fields(f.field("reason", x.reason));
 }
 
+/// The node agent's process on the head's machine ended while the run goes on.
+struct AgentEnded {
+  std::string how;
+};
+template <class Inspector>
+bool inspect(Inspector& f, AgentEnded& x) {
+  return f.object(x).fields(f.field("how", x.how));
+}
+
 /// A timer of a protocol core that fell due.
 struct Tick {
   std::uint64_t timer = 0;

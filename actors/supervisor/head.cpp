@@ -134,6 +134,7 @@ caf::message_handler Head::control_handlers() {
         observer_.event("stop", "", {{"reason", stop.reason}});
         run_event(protocol::run::Stop{});
       },
+      [this](const AgentEnded& agent) { run_event(protocol::run::Broken{"the node agent of this machine ended: " + agent.how}); },
       [this](const Tick& t) { tick(t.timer); },
   };
 }

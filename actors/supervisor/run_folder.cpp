@@ -27,7 +27,10 @@ Result<FileDescriptor> lock_folder(const fs::path& folder) {
 }
 
 fs::path socket_root() {
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0') return fs::path(runtime) / "troupe";
+  // A unix socket's path holds at most 107 characters; what follows the folder is /<16 digits>/control.sock.
+  constexpr std::size_t kRootMax = 107 - 30;
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0')
+    if (const fs::path root = fs::path(runtime) / "troupe"; root.string().size() <= kRootMax) return root;
   std::error_code ec;
   fs::path temporary = fs::temp_directory_path(ec);
   if (ec) temporary = "/tmp";

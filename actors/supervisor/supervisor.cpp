@@ -140,7 +140,7 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
   std::promise<void> agent_ended;
   ProcessKeeper keeper([&](pid_t, ExitStatus status) {
     agent_ended.set_value();
-    if (status.code != 0 || status.signal != 0) log_error("the node agent ended: " + to_string(status) + "; see " + frame.run_folder + "/logs/node1.log");
+    caf::anon_send(head, AgentEnded{to_string(status) + "; log: " + frame.run_folder + "/logs/node1.log"});
   });
   TROUPE_TRY_STATUS(start_agent(keeper, frame, self_exe).map([](pid_t) {}));
   waiter->wait_for(head);

@@ -77,8 +77,7 @@ struct Output {
 class RunTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder = fs::temp_directory_path() / ("troupe_run_test." + std::to_string(::getpid()) + "." +
-                                          testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder = fs::temp_directory_path() / ("troupe_run." + std::to_string(::getpid())); // short: a socket's path is limited
     fs::create_directories(folder / "xdg");
     ::setenv("XDG_RUNTIME_DIR", (folder / "xdg").c_str(), 1);
     std::ofstream(folder / "small.toml") << kExperiment;
@@ -182,6 +181,10 @@ TEST_F(RunTest, PlaysAnExperimentToItsEnd) {
   while (std::getline(metrics, line)) saw_parity = saw_parity || json::parse(line).contains("bit_wise/logprob_diff/max");
   EXPECT_TRUE(saw_parity);
   EXPECT_EQ(command({"checkpoint", "verify", "--run", run_dir()}).code, 0);
+  const std::string deps = std::string(TROUPE_SOURCE_DIR) + "/.deps/oracle/";
+  const std::string read = "PYTHONPATH=" + deps + "safetensors:" + deps + "numpy:" + deps + "tokenizers:" + deps + "huggingface_hub python3 " +
+                           TROUPE_SOURCE_DIR + "/tests/system/read_export.py " + run_dir() + "/export";
+  EXPECT_EQ(std::system(read.c_str()), 0) << "PyPI safetensors and tokenizers must read the export";
   // Refused, never overwritten.
   const Output again = command(run_arguments());
   EXPECT_NE(again.code, 0);
@@ -243,6 +246,24 @@ TEST_F(RunTest, StopsSavesAndResumes) {
   expect_sound_summary(s);
   EXPECT_EQ(s["exit"], "done");
   EXPECT_EQ(s["steps"], 1020);
+}
+
+TEST_F(RunTest, ADeadNodeAgentEndsTheRunAndLeavesNoProcess) {
+  start({"--set", "stage.rl.steps=100000", "--set", "checkpoint.every=0"});
+  ASSERT_TRUE(wait_until([&] { return training_rl(1); }));
+  std::vector<pid_t> pids;
+  for (const json& a : actors()) pids.push_back(a["pid"].get<int>());
+  ASSERT_EQ(pids.size(), 5u);
+  std::ifstream events(fs::path(run_dir()) / "events.jsonl");
+  pid_t agent = -1;
+  for (std::string line; std::getline(events, line);)
+    if (const json e = json::parse(line, nullptr, false); e.is_object() && e["event"] == "node_joined") agent = e["pid"].get<int>();
+  ASSERT_GT(agent, 0);
+  ::kill(agent, SIGKILL);
+  EXPECT_EQ(finish(), 1);
+  EXPECT_EQ(summary()["exit"], "failed");
+  EXPECT_NE(read_file(folder / "run.err").value_or("").find("node agent"), std::string::npos);
+  for (const pid_t pid : pids) EXPECT_TRUE(wait_until([&] { return ::kill(pid, 0) != 0; }, 5s)) << pid;
 }
 
 TEST_F(RunTest, SaysWhatIsWrongBeforeAnythingStarts) {
