@@ -3,7 +3,7 @@
 /// events and their effects into messages. It decides nothing itself and computes nothing: every choice is a core's.
 ///
 /// The cores share one actor on purpose: a step's checkpoint order must reach the rank before the next train step, and the ledger of a commit
-/// is the one right after that step (docs/decisions/0002).
+/// is the one right after that step (docs/decisions/0001).
 #pragma once
 
 #include <caf/event_based_actor.hpp>
