@@ -2,6 +2,7 @@
 
 #include <caf/all.hpp>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,12 @@ namespace {
 
 // (worker, incarnation, episode): episodes of a worker that died are recognised by its next incarnation.
 using EpisodeKey = std::tuple<std::string, std::uint32_t, std::uint64_t>;
+
+struct Episode { // between two turns
+  std::unique_ptr<rl::Environment> environment;
+  std::size_t turns = 0;
+  std::uint64_t used = 0;
+};
 
 class EnvironmentLogic final : public WorkerLogic {
  public:
@@ -42,42 +49,59 @@ class EnvironmentLogic final : public WorkerLogic {
   EnvironmentReply serve_one(const EnvironmentCalls& calls, const EnvironmentCall& call) {
     EnvironmentReply reply;
     reply.call = call.call;
-    const EpisodeKey key{calls.worker, calls.incarnation, call.episode};
-    const Status done = [&]() -> Status {
-      if (call.reset) TROUPE_TRY_STATUS(reset(key, call, reply));
-      if (call.step) TROUPE_TRY_STATUS(step(key, call, reply));
-      return {};
-    }();
+    const Status done = call.replies.empty() ? begin(call, reply) : go_on({calls.worker, calls.incarnation, call.episode}, call, reply);
     reply.ok = done.has_value();
-    if (!done) {
-      reply.error = done.error();
-      episodes_.erase(key);
-    }
+    if (!done) reply.error = done.error();
     return reply;
   }
 
-  Status reset(const EpisodeKey& key, const EnvironmentCall& call, EnvironmentReply& reply) {
-    if (episodes_.size() >= options_.episodes_max)
-      return fail(ErrorCode::kResourceExhausted, "the environment runner has " + std::to_string(episodes_.size()) + " open episodes");
+  Result<std::unique_ptr<rl::Environment>> open(const EnvironmentCall& call, EnvironmentReply& reply) {
     auto episode = task_->new_episode();
     const rl::ProblemId problem{options_.task.seed, call.eval ? rl::Split::kEval : rl::Split::kTrain, call.problem};
     TROUPE_TRY(auto messages, episode->reset(problem));
-    for (auto& message : messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
-    episodes_[key] = std::move(episode);
+    set_messages(reply, std::move(messages));
+    return episode;
+  }
+
+  Status begin(const EnvironmentCall& call, EnvironmentReply& reply) {
+    TROUPE_TRY(const auto episode, open(call, reply));
     return {};
   }
 
-  Status step(const EpisodeKey& key, const EnvironmentCall& call, EnvironmentReply& reply) {
-    const auto it = episodes_.find(key);
-    if (it == episodes_.end()) return fail(ErrorCode::kUnavailable, "the environment runner does not know this episode: it was restarted");
-    TROUPE_TRY(auto step, it->second->step({"assistant", call.reply}));
-    reply.messages.clear();
-    for (auto& message : step.messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
-    reply.reward = step.reward;
-    reply.done = step.done;
-    reply.answered = step.answered;
-    if (step.done) episodes_.erase(it);
+  // The last reply, after those before it where this runner has not heard them.
+  Status go_on(const EpisodeKey& key, const EnvironmentCall& call, EnvironmentReply& reply) {
+    Episode episode;
+    if (const auto held = episodes_.find(key); held != episodes_.end()) {
+      episode = std::move(held->second);
+      episodes_.erase(held);
+    }
+    if (!episode.environment || episode.turns + 1 != call.replies.size()) {
+      TROUPE_TRY(episode.environment, open(call, reply));
+      episode.turns = 0;
+    }
+    for (; episode.turns < call.replies.size(); ++episode.turns) {
+      if (reply.done) return fail(ErrorCode::kCorrupt, "the task ended an episode sooner than it did before, after the same replies");
+      TROUPE_TRY(auto step, episode.environment->step({"assistant", call.replies[episode.turns]}));
+      reply.reward = step.reward;
+      reply.done = step.done;
+      reply.answered = step.answered;
+      set_messages(reply, std::move(step.messages));
+    }
+    if (!reply.done) keep(key, std::move(episode));
     return {};
+  }
+
+  // The episode unused for longest makes room: if it is still wanted, it is played again.
+  void keep(const EpisodeKey& key, Episode episode) {
+    if (episodes_.size() >= options_.episodes_max)
+      episodes_.erase(std::min_element(episodes_.begin(), episodes_.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+    episode.used = ++uses_;
+    episodes_[key] = std::move(episode);
+  }
+
+  static void set_messages(EnvironmentReply& reply, std::vector<rl::Message> messages) {
+    reply.messages.clear();
+    for (auto& message : messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
   }
 
   void forget_older(const std::string& worker, std::uint32_t incarnation) {
@@ -100,7 +124,8 @@ class EnvironmentLogic final : public WorkerLogic {
   WorkerContext context_;
   EnvironmentRunnerOptions options_;
   std::unique_ptr<rl::Task> task_;
-  std::map<EpisodeKey, std::unique_ptr<rl::Environment>> episodes_;
+  std::map<EpisodeKey, Episode> episodes_;
+  std::uint64_t uses_ = 0;
   std::map<std::string, std::uint32_t> incarnations_;
   WorkThread thread_{1024, {}}; // last: joined before what it uses is gone
 };

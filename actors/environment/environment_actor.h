@@ -9,7 +9,7 @@ namespace troupe::actors {
 
 struct EnvironmentRunnerOptions {
   rl::TaskOptions task;
-  std::size_t episodes_max = 65536; ///< Open episodes; further resets are refused.
+  std::size_t episodes_max = 4096; ///< Episodes kept between two turns; what is dropped is played again when its next turn comes.
 };
 
 /// Serves EnvironmentCalls until the head stops it. Blocking. Errors: those of run_worker and rl::make_task.

@@ -18,22 +18,23 @@ bool inspect(Inspector& f, ChatMessage& x) {
   return f.object(x).fields(f.field("role", x.role), f.field("content", x.content));
 }
 
-/// One call: the start of an episode (`reset`), a reply of the policy to score (`step`), or both in this order.
+/// One call: the episode after these replies of the policy, all of them from the start. Without a reply: how the episode begins. A call
+/// stands for itself: a runner that does not hold the episode at the reply before the last plays it again from the start, so a call may go to
+/// any runner, and again.
 struct EnvironmentCall {
   std::uint64_t call = 0;    ///< Chosen by the caller, echoed.
   std::uint64_t episode = 0; ///< Unique within the caller's incarnation.
-  bool reset = false;
-  bool step = false;
   bool eval = false;         ///< Which split `problem` counts in.
   std::uint64_t problem = 0;
-  std::string reply;
+  std::vector<std::string> replies;
 };
 template <class Inspector>
 bool inspect(Inspector& f, EnvironmentCall& x) {
-  return f.object(x).fields(f.field("call", x.call), f.field("episode", x.episode), f.field("reset", x.reset), f.field("step", x.step), f.field("eval", x.eval),
-                            f.field("problem", x.problem), f.field("reply", x.reply));
+  return f.object(x).fields(f.field("call", x.call), f.field("episode", x.episode), f.field("eval", x.eval), f.field("problem", x.problem),
+                            f.field("replies", x.replies));
 }
 
+/// What the task answered to the last reply (its reward, the messages that follow), or the conversation an episode begins with.
 struct EnvironmentReply {
   std::uint64_t call = 0;
   bool ok = false;

@@ -39,18 +39,39 @@ bool inspect(Inspector& f, WeightTicket& x) {
                             f.field("slot_offset", x.slot_offset), f.field("region", x.region), f.field("tensors", x.tensors));
 }
 
-/// Tokens of a sample that another worker, or this one, had generated before it was interrupted.
+/// The turns of a sample that are over: everything between its prompt and the turn that is being sampled, which begins with the opening of
+/// the assistant's next message. Empty in the first turn.
+struct SampleTurns {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> sampled;   ///< [ids] 1: by the policy; 0: by the task and the prompt format.
+  std::vector<float> logprobs;         ///< [ids] 0 where not sampled.
+  std::vector<PolicyVersion> versions; ///< [ids] of the weights that sampled the token or first read it.
+  PolicyVersion oldest;                ///< Among them and the KV entries they were sampled from.
+  std::vector<std::string> replies;    ///< What the policy said, turn by turn.
+  double reward = 0;                   ///< So far.
+};
+template <class Inspector>
+bool inspect(Inspector& f, SampleTurns& x) {
+  return f.object(x).fields(f.field("ids", x.ids), f.field("sampled", x.sampled), f.field("logprobs", x.logprobs), f.field("versions", x.versions),
+                            f.field("oldest", x.oldest), f.field("replies", x.replies), f.field("reward", x.reward));
+}
+
+/// What of a sample was done when it was interrupted: whole turns, and tokens of the turn that was being sampled.
 struct SamplePrefix {
+  SampleTurns turns;
   std::vector<std::int32_t> ids;
   std::vector<float> logprobs;
   std::vector<PolicyVersion> versions;
   PolicyVersion kv_oldest;
+  [[nodiscard]] bool empty() const { return ids.empty() && turns.replies.empty(); }
 };
 template <class Inspector>
 bool inspect(Inspector& f, SamplePrefix& x) {
-  return f.object(x).fields(f.field("ids", x.ids), f.field("logprobs", x.logprobs), f.field("versions", x.versions),
+  return f.object(x).fields(f.field("turns", x.turns), f.field("ids", x.ids), f.field("logprobs", x.logprobs), f.field("versions", x.versions),
                             f.field("kv_oldest", x.kv_oldest));
 }
+/// The oldest weights that touched it; the newest version there is when it is empty.
+[[nodiscard]] PolicyVersion oldest_of(const SamplePrefix& prefix);
 
 /// One sample to generate.
 struct SampleWork {
@@ -123,6 +144,7 @@ struct SampleResult {
   SampleId id;
   std::uint32_t attempt = 0;
   std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> sampled; ///< [ids] 1 where the policy sampled the token; empty: everywhere.
   std::vector<float> logprobs;
   std::vector<PolicyVersion> versions;
   PolicyVersion oldest;         ///< Among tokens and KV entries.
@@ -132,7 +154,7 @@ struct SampleResult {
 };
 template <class Inspector>
 bool inspect(Inspector& f, SampleResult& x) {
-  return f.object(x).fields(f.field("id", x.id), f.field("attempt", x.attempt), f.field("ids", x.ids), f.field("logprobs", x.logprobs),
+  return f.object(x).fields(f.field("id", x.id), f.field("attempt", x.attempt), f.field("ids", x.ids), f.field("sampled", x.sampled), f.field("logprobs", x.logprobs),
                             f.field("versions", x.versions), f.field("oldest", x.oldest), f.field("finish", x.finish), f.field("reward", x.reward), f.field("text", x.text));
 }
 

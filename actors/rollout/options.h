@@ -23,6 +23,7 @@ struct RolloutWorkerOptions {
   int threads = 1;
   generate::EngineOptions engine;
   std::vector<RolloutStage> stages;
+  int turns_max = 16;                                     ///< Turns of an episode; one that would go on ends as truncated.
   std::size_t samples_max = 512;                          ///< Samples held at a time; further work is refused.
   Duration environment_deadline = std::chrono::seconds(30); ///< For one answer of the environment, queue included.
   Duration gauges_every = std::chrono::seconds(1);

@@ -3,22 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/rollout/episode.h"
 #include "base/log.h"
 
 namespace troupe::actors {
 namespace {
 
 constexpr std::uint64_t kEvalBit = std::uint64_t{1} << 63;
-
-SamplePrefix wire_prefix(const generate::Completion& completion) {
-  return {completion.ids, completion.logprobs, completion.versions, completion.kv_oldest};
-}
-
-PolicyVersion oldest_of(const generate::Completion& completion) {
-  PolicyVersion oldest = completion.kv_oldest;
-  for (const PolicyVersion version : completion.versions) oldest = std::min(oldest, version);
-  return oldest;
-}
 
 } // namespace
 
@@ -45,36 +36,32 @@ void RolloutWork::take(GroupWork work) {
   const bool full = held() + work.samples.size() > options_.samples_max;
   if (drain_until_ || full) return output_.refused(WorkRefused{worker_, incarnation_, drain_until_.has_value(), std::move(work)});
   const std::uint64_t key = key_of(work.eval, work.evaluation, work.prompt);
-  Group& group = groups_[key];
-  const bool fresh = group.samples.empty() && !group.rendered;
-  group.head = work;
-  group.head.samples.clear();
   for (SampleWork& sample : work.samples) {
-    if (const auto it = group.samples.find(sample.id.sample); it != group.samples.end() && it->second.work.attempt >= sample.attempt) continue;
-    if (group.samples.contains(sample.id.sample)) forget(key, sample.id.sample);
-    groups_[key].samples[sample.id.sample] = {std::move(sample), false, {}};
+    std::map<std::uint32_t, Sample>& held = groups_[key].samples;
+    const auto it = held.find(sample.id.sample);
+    if (it != held.end() && it->second.work.attempt >= sample.attempt) continue;
+    if (it != held.end()) forget(key, sample.id.sample);
+    Sample& fresh = groups_[key].samples[sample.id.sample]; // forgetting the last one forgets the group
+    fresh.turns = std::move(sample.prefix.turns);
+    fresh.work = std::move(sample);
+    fresh.episode = next_episode_++;
   }
-  Group& held_group = groups_[key];
-  if (fresh) {
-    held_group.head = work;
-    held_group.head.samples.clear();
-    call(key, held_group.samples.begin()->first, true, std::nullopt); // the prompt is the same for all samples
-  } else if (held_group.rendered) {
-    submit(key, held_group);
-  }
+  Group& group = groups_[key];
+  work.samples.clear();
+  group.head = std::move(work);
+  if (group.rendered) return submit(key, group);
+  if (!std::exchange(group.asked, true)) call(key, group.samples.begin()->first, {}); // the prompt is the same for all samples
 }
 
-void RolloutWork::call(std::uint64_t key, std::uint32_t sample, bool reset, std::optional<std::string> reply) {
+void RolloutWork::call(std::uint64_t key, std::uint32_t sample, std::vector<std::string> replies) {
   const Group& group = groups_.at(key);
   EnvironmentCall out;
   out.call = next_call_++;
-  out.episode = out.call;
-  out.reset = reset;
-  out.step = reply.has_value();
+  out.episode = group.samples.at(sample).episode;
   out.eval = group.head.eval;
   out.problem = group.head.prompt;
-  if (reply) out.reply = std::move(*reply);
-  calls_[out.call] = {key, sample, !out.step, Clock::now() + options_.environment_deadline};
+  out.replies = std::move(replies);
+  calls_[out.call] = {key, sample, out.replies.empty(), Clock::now() + options_.environment_deadline};
   asking_.push_back(std::move(out));
 }
 
@@ -87,51 +74,55 @@ void RolloutWork::answer(EnvironmentReplies replies) {
     calls_.erase(it);
     const auto group = groups_.find(call.group);
     if (group == groups_.end()) continue;
-    if (!call.reset_only) {
-      rewarded(call.group, group->second, call.sample, reply);
-      continue;
-    }
-    std::vector<std::uint32_t> all;
-    for (const auto& [index, sample] : group->second.samples) all.push_back(index);
-    if (!reply.ok) {
-      fail_samples(call.group, all, reply.error);
-      continue;
-    }
-    std::vector<data::Message> messages;
-    for (ChatMessage& message : reply.messages) {
-      group->second.prompt_text += (messages.empty() ? "" : "\n") + message.content;
-      messages.push_back({std::move(message.role), std::move(message.content)});
-    }
-    group->second.prompt_ids = policy_.format.render(messages, true, policy_.tokenizer).ids;
-    group->second.rendered = true;
-    submit(call.group, group->second);
+    if (call.begins) begin(call.group, group->second, reply);
+    else rewarded(call.group, group->second, call.sample, reply);
   }
   flush();
 }
 
+void RolloutWork::begin(std::uint64_t key, Group& group, EnvironmentReply& reply) {
+  if (!reply.ok) {
+    std::vector<std::uint32_t> all;
+    for (const auto& [index, sample] : group.samples) all.push_back(index);
+    return fail_samples(key, all, reply.error);
+  }
+  std::vector<data::Message> messages;
+  for (ChatMessage& message : reply.messages) {
+    group.prompt_text += (messages.empty() ? "" : "\n") + message.content;
+    messages.push_back({std::move(message.role), std::move(message.content)});
+  }
+  group.prompt_ids = policy_.format.render(messages, true, policy_.tokenizer).ids;
+  group.rendered = true;
+  submit(key, group);
+}
+
 void RolloutWork::submit(std::uint64_t key, Group& group) {
-  const RolloutStage& stage = options_.stages.at(static_cast<std::size_t>(group.head.stage));
   std::vector<std::uint32_t> refused;
   Error why;
   for (auto& [index, sample] : group.samples) {
     if (sample.submitted) continue;
-    generate::Request request;
-    request.id = {key, index};
-    request.group = key;
-    request.seed = options_.seed;
-    request.prompt = group.prompt_ids;
-    const SamplePrefix& prefix = sample.work.prefix;
-    request.prefix = {prefix.ids, prefix.logprobs, prefix.versions, prefix.kv_oldest};
-    request.sampling = group.head.eval ? stage.eval : stage.train;
-    if (request.sampling.stop_ids.empty()) request.sampling.stop_ids = policy_.format.stop_ids();
-    if (const auto queued = engine_.submit(std::move(request)); queued) {
-      sample.submitted = true;
-    } else {
+    SamplePrefix prefix = std::move(sample.work.prefix);
+    prefix.turns = sample.turns;
+    sample.work.prefix = {};
+    if (const auto queued = submit(key, group, sample, prefix); !queued) {
       refused.push_back(index);
       why = queued.error();
     }
   }
   if (!refused.empty()) fail_samples(key, refused, why);
+}
+
+Status RolloutWork::submit(std::uint64_t key, const Group& group, Sample& sample, const SamplePrefix& prefix) {
+  const RolloutStage& stage = options_.stages.at(static_cast<std::size_t>(group.head.stage));
+  generate::Request request = request_of(group.prompt_ids, prefix);
+  request.id = {key, sample.work.id.sample};
+  request.group = key;
+  request.seed = options_.seed;
+  request.sampling = group.head.eval ? stage.eval : stage.train;
+  if (request.sampling.stop_ids.empty()) request.sampling.stop_ids = policy_.format.stop_ids();
+  TROUPE_TRY_STATUS(engine_.submit(std::move(request)));
+  sample.submitted = true;
+  return {};
 }
 
 bool RolloutWork::advance() {
@@ -154,9 +145,10 @@ void RolloutWork::finished(generate::Completion completion) {
   if (sample == group->second.samples.end()) return;
   if (completion.finish == generate::Finish::kError)
     return fail_samples(key, {completion.id.sample}, {ErrorCode::kInternal, completion.error, ""});
-  std::string text = completion.text;
+  std::vector<std::string> replies = sample->second.turns.replies;
+  replies.push_back(completion.text);
   sample->second.completion = std::move(completion);
-  call(key, sample->first, true, std::move(text));
+  call(key, sample->first, std::move(replies));
 }
 
 SamplesDone& RolloutWork::outbox(std::uint64_t key, const Group& group) {
@@ -169,22 +161,30 @@ SamplesDone& RolloutWork::outbox(std::uint64_t key, const Group& group) {
 void RolloutWork::rewarded(std::uint64_t key, Group& group, std::uint32_t index, const EnvironmentReply& reply) {
   const auto it = group.samples.find(index);
   if (it == group.samples.end() || !it->second.completion) return;
+  Sample& sample = it->second;
   if (!reply.ok) return fail_samples(key, {index}, reply.error);
-  if (!reply.done)
-    return fail_samples(key, {index}, {ErrorCode::kInvalidArgument, "the task wants a further turn; this build trains on tasks of one turn", ""});
-  const generate::Completion& completion = *it->second.completion;
-  SampleResult result;
-  result.id = it->second.work.id;
-  result.attempt = it->second.work.attempt;
-  result.ids = completion.ids;
-  result.logprobs = completion.logprobs;
-  result.versions = completion.versions;
-  result.oldest = oldest_of(completion);
-  result.finish = static_cast<std::uint8_t>(completion.finish);
-  result.reward = reply.reward;
-  result.text = completion.text;
+  if (!reply.done && goes_on(key, group, sample, reply)) return;
+  SampleResult result = result_of(sample.turns, *sample.completion);
+  result.id = sample.work.id;
+  result.attempt = sample.work.attempt;
+  result.reward += reply.reward;
+  if (!reply.done) result.finish = static_cast<std::uint8_t>(generate::Finish::kLength); // the task would have gone on
+  result.text = sample.turns.replies.empty() ? sample.completion->text : policy_.tokenizer.decode(result.ids);
   outbox(key, group).samples.push_back(std::move(result));
   forget(key, index);
+}
+
+// The next turn, unless there were enough of them or the conversation no longer fits: then the sample ends here.
+bool RolloutWork::goes_on(std::uint64_t key, const Group& group, Sample& sample, const EnvironmentReply& reply) {
+  if (sample.turns.replies.size() + 1 >= static_cast<std::size_t>(options_.turns_max)) return false;
+  std::vector<data::Message> messages;
+  for (const ChatMessage& message : reply.messages) messages.push_back({message.role, message.content});
+  SamplePrefix next{sample.turns, {}, {}, {}, {}};
+  next_turn(next.turns, group.prompt_ids, *sample.completion, messages, reply.reward, policy_, engine_.version());
+  if (const auto queued = submit(key, group, sample, next); !queued) return false;
+  sample.turns = std::move(next.turns);
+  sample.completion.reset();
+  return true;
 }
 
 void RolloutWork::fail_samples(std::uint64_t key, std::vector<std::uint32_t> samples, const Error& error) {
@@ -235,7 +235,7 @@ void RolloutWork::check_deadlines() {
     if (call.deadline > now) return false;
     const auto group = groups_.find(call.group);
     if (group == groups_.end()) return true;
-    if (!call.reset_only) overdue[call.group].push_back(call.sample);
+    if (!call.begins) overdue[call.group].push_back(call.sample);
     else
       for (const auto& [index, sample] : group->second.samples) overdue[call.group].push_back(index);
     return true;
@@ -258,7 +258,9 @@ void RolloutWork::hand_back() {
     GroupWork work = group.head;
     for (auto& [index, sample] : group.samples) {
       SampleWork back = sample.work;
-      if (const auto it = aborted.find({key, index}); it != aborted.end()) back.prefix = wire_prefix(it->second);
+      if (const auto it = aborted.find({key, index}); it != aborted.end()) back.prefix = prefix_of(std::move(sample.turns), it->second);
+      else if (sample.completion) back.prefix = prefix_of(std::move(sample.turns), *sample.completion);
+      else if (!sample.submitted) back.prefix.turns = std::move(sample.turns);
       work.samples.push_back(std::move(back));
     }
     message.handed_back.push_back(std::move(work));

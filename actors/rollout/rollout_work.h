@@ -53,6 +53,8 @@ class RolloutWork {
   using Clock = std::chrono::steady_clock;
   struct Sample {
     SampleWork work;
+    std::uint64_t episode = 0;
+    SampleTurns turns;
     bool submitted = false;                         // in the engine
     std::optional<generate::Completion> completion; // waits for its reward
   };
@@ -61,20 +63,23 @@ class RolloutWork {
     std::vector<std::int32_t> prompt_ids;
     std::string prompt_text;
     std::map<std::uint32_t, Sample> samples;
-    bool rendered = false;
+    bool asked = false, rendered = false;
   };
   struct Call {
     std::uint64_t group = 0;
     std::uint32_t sample = 0;
-    bool reset_only = false;
+    bool begins = false; // asks for the prompt, for all samples of the group
     Clock::time_point deadline;
   };
 
   static std::uint64_t key_of(bool eval, std::uint32_t evaluation, std::uint64_t prompt);
-  void call(std::uint64_t key, std::uint32_t sample, bool reset, std::optional<std::string> reply);
+  void call(std::uint64_t key, std::uint32_t sample, std::vector<std::string> replies);
+  void begin(std::uint64_t key, Group& group, EnvironmentReply& reply);
   void submit(std::uint64_t key, Group& group);
+  [[nodiscard]] Status submit(std::uint64_t key, const Group& group, Sample& sample, const SamplePrefix& prefix);
   void finished(generate::Completion completion);
   void rewarded(std::uint64_t key, Group& group, std::uint32_t sample, const EnvironmentReply& reply);
+  [[nodiscard]] bool goes_on(std::uint64_t key, const Group& group, Sample& sample, const EnvironmentReply& reply);
   void fail_samples(std::uint64_t key, std::vector<std::uint32_t> samples, const Error& error);
   void forget(std::uint64_t key, std::uint32_t sample);
   [[nodiscard]] SamplesDone& outbox(std::uint64_t key, const Group& group);
@@ -90,7 +95,7 @@ class RolloutWork {
   generate::Engine engine_;
   std::map<std::uint64_t, Group> groups_;     // by key_of
   std::map<std::uint64_t, Call> calls_;       // by number
-  std::uint64_t next_call_ = 1;
+  std::uint64_t next_call_ = 1, next_episode_ = 1;
   std::vector<EnvironmentCall> asking_;       // of the coming flush
   std::map<std::uint64_t, SamplesDone> done_; // of the coming flush, by group
   std::optional<Clock::time_point> drain_until_;

@@ -17,26 +17,11 @@ void EnvironmentRouter::runner_joined(const std::string& name) {
 void EnvironmentRouter::runner_gone(const std::string& name) {
   std::erase(runners_, name);
   std::vector<CallKey> again;
-  std::map<std::pair<std::string, std::uint32_t>, EnvironmentReplies> lost;
-  for (auto it = open_.begin(); it != open_.end();) {
-    auto& [key, open] = *it;
-    if (open.runner == name && !open.call.reset) {
-      EnvironmentReplies& answer = lost[{key.first, open.incarnation}];
-      answer.worker = key.first;
-      answer.incarnation = open.incarnation;
-      answer.replies.emplace_back();
-      answer.replies.back().call = key.second;
-      answer.replies.back().error = {ErrorCode::kUnavailable, name + " died, and this episode with it", ""};
-      it = open_.erase(it);
-      continue;
-    }
-    if (open.runner == name) { // starts its episode itself: the same call gives the same answer elsewhere
+  for (auto& [key, open] : open_)
+    if (open.runner == name) { // a call stands for itself: it has the same answer elsewhere
       open.runner.clear();
       again.push_back(key);
     }
-    ++it;
-  }
-  for (auto& [key, answer] : lost) reply_(std::move(answer));
   dispatch(again);
 }
 

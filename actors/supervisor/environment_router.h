@@ -1,6 +1,6 @@
 /// @file
-/// Calls of rollout workers to environment runners: a star through the head. Calls that start an episode survive the death of their runner:
-/// they go to another one, or wait for the replacement; the caller's own deadline bounds the wait.
+/// Calls of rollout workers to environment runners: a star through the head. A call survives the death of its runner: it goes to another one,
+/// or waits for the replacement; the caller's own deadline bounds the wait.
 #pragma once
 
 #include <caf/actor.hpp>

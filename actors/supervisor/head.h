@@ -61,7 +61,6 @@ class Head {
     protocol::WorkerId id;
     caf::actor actor;
     std::int32_t pid = 0;
-    protocol::NodeId node;
     PolicyVersion version;
   };
   struct KeptGroup { // what the ledger's groups stand for
@@ -83,6 +82,8 @@ class Head {
   void note(const protocol::Note& note);
   [[nodiscard]] WorkerEntry* entry(const protocol::WorkerId& id);
   [[nodiscard]] WorkerEntry* only(protocol::Role role);
+  template <class Effect>
+  void perform_all(const std::vector<Effect>& effects, Timer timer);
   template <class Message>
   void send(const protocol::WorkerId& id, Message&& message);
   template <class Message>
@@ -137,7 +138,6 @@ class Head {
 
   // head_rollout.cpp: groups, weights, results
   void rollout_event(const protocol::rollout::Event& event);
-  void perform_all(const std::vector<protocol::rollout::Effect>& effects);
   void perform(const protocol::rollout::DispatchWork& e);
   void perform(const protocol::rollout::CancelSamples& e);
   void perform(const protocol::rollout::CancelAll& e);
@@ -216,8 +216,8 @@ class Head {
   observe::MetricBatch last_; // metrics that arrive between steps
   observe::Progress line_;
   std::map<std::string, RolloutGauges> gauges_;
-  double generated_tokens_ = 0, probe_diff_ = 0, diff_max_ = 0;
-  std::uint64_t probe_tokens_ = 0, tokens_compared_ = 0, tokens_ = 0, completions_ = 0, restarts_ = 0, age_max_ = 0;
+  double generated_tokens_ = 0, probe_diff_ = 0, diff_max_ = 0, reward_sum_ = 0;
+  std::uint64_t probe_tokens_ = 0, tokens_compared_ = 0, tokens_ = 0, completions_ = 0, rewards_ = 0, restarts_ = 0, age_max_ = 0;
   bool ended_ = false;
 };
 

@@ -6,12 +6,28 @@
 
 #include <chrono>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "actors/supervisor/head.h"
 
 namespace troupe::actors {
 
 inline TimePoint head_now() { return std::chrono::steady_clock::now(); }
+
+template <class Effect>
+void Head::perform_all(const std::vector<Effect>& effects, Timer timer) {
+  for (const Effect& effect : effects) {
+    std::visit(
+        [this, timer](const auto& e) {
+          using E = std::decay_t<decltype(e)>;
+          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
+          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(timer, e.at);
+          else perform(e);
+        },
+        effect);
+  }
+}
 
 template <class Message>
 void Head::send(const protocol::WorkerId& id, Message&& message) {

@@ -14,16 +14,7 @@ using protocol::Role;
 
 void Head::member_event(const pm::Event& event) {
   if (ended_) return;
-  for (const pm::Effect& effect : membership_.handle(event, head_now())) {
-    std::visit(
-        [this](const auto& e) {
-          using E = std::decay_t<decltype(e)>;
-          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
-          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(kMembershipTimer, e.at);
-          else perform(e);
-        },
-        effect);
-  }
+  perform_all(membership_.handle(event, head_now()), kMembershipTimer);
 }
 
 void Head::node_joined(const NodeHello& hello, const caf::actor& agent) {
@@ -46,7 +37,7 @@ void Head::worker_joined(const Hello& hello, const caf::actor& worker) {
                                   ") is not, or no longer, part of this run"});
     return;
   }
-  workers_[hello.name] = {*id, worker, hello.pid, member->second.node, {}};
+  workers_[hello.name] = {*id, worker, hello.pid, {}};
   self_->monitor(worker);
   observer_.event("worker_joined", hello.name, {{"incarnation", hello.incarnation}, {"pid", hello.pid}});
   member_event(pm::Registered{*id});

@@ -24,20 +24,7 @@ pr::SampleName sample_name(bool eval, std::uint32_t evaluation, SampleId id) {
 } // namespace
 
 void Head::rollout_event(const pr::Event& event) {
-  if (!ended_) perform_all(rollout_.handle(event, head_now()));
-}
-
-void Head::perform_all(const std::vector<pr::Effect>& effects) {
-  for (const pr::Effect& effect : effects) {
-    std::visit(
-        [this](const auto& e) {
-          using E = std::decay_t<decltype(e)>;
-          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
-          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(kRolloutTimer, e.at);
-          else perform(e);
-        },
-        effect);
-  }
+  if (!ended_) perform_all(rollout_.handle(event, head_now()), kRolloutTimer);
 }
 
 // ---- effects --------------------------------------------------------------------------------------------------------
@@ -158,6 +145,8 @@ void Head::samples_done(const SamplesDone& message) {
         kept.samples[sample.id.sample] = sample;
         probe_.delivered(message.prompt_ids, sample.ids);
         ++completions_;
+        reward_sum_ += sample.reward;
+        ++rewards_;
       }
     }
     rollout_event(pr::SampleDone{*id, message.epoch, name, sample.attempt, sample.oldest, sample.reward, true});
@@ -178,7 +167,7 @@ void Head::work_refused(const WorkRefused& message) {
   pr::Work work{message.work.number, message.work.eval ? pr::WorkKind::kEvaluation : pr::WorkKind::kTrain, message.work.evaluation, message.work.epoch,
                 message.work.prompt, {}};
   for (const SampleWork& sample : message.work.samples) {
-    const bool has_prefix = !sample.prefix.ids.empty();
+    const bool has_prefix = !sample.prefix.empty();
     if (has_prefix) prefixes_[sample.id] = sample.prefix;
     work.samples.push_back({sample.id.sample, sample.attempt, has_prefix});
   }
@@ -215,11 +204,9 @@ void Head::drained(const Drained& message) {
   if (!id) return;
   for (const GroupWork& work : message.handed_back)
     for (const SampleWork& sample : work.samples) {
-      const bool has_prefix = !sample.prefix.ids.empty() && !work.eval;
+      const bool has_prefix = !sample.prefix.empty() && !work.eval;
       if (has_prefix) prefixes_[sample.id] = sample.prefix;
-      PolicyVersion oldest = sample.prefix.kv_oldest;
-      for (const PolicyVersion version : sample.prefix.versions) oldest = std::min(oldest, version);
-      rollout_event(pr::SampleReturned{*id, work.epoch, sample_name(work.eval, work.evaluation, sample.id), sample.attempt, oldest, has_prefix});
+      rollout_event(pr::SampleReturned{*id, work.epoch, sample_name(work.eval, work.evaluation, sample.id), sample.attempt, oldest_of(sample.prefix), has_prefix});
     }
 }
 

@@ -15,16 +15,7 @@ using protocol::StageKind;
 
 void Head::run_event(const prun::Event& event) {
   if (ended_) return;
-  for (const prun::Effect& effect : run_.handle(event, head_now())) {
-    std::visit(
-        [this](const auto& e) {
-          using E = std::decay_t<decltype(e)>;
-          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
-          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(kRunTimer, e.at);
-          else perform(e);
-        },
-        effect);
-  }
+  perform_all(run_.handle(event, head_now()), kRunTimer);
 }
 
 void Head::perform(const prun::BuildMesh& e) {
@@ -116,7 +107,7 @@ void Head::step_done(const StepDone& message) {
     then = rollout_.handle(pr::StepDone{message.version}, head_now());
   }
   run_event(prun::StepDone{message.version});
-  perform_all(then);
+  perform_all(then, kRolloutTimer);
 }
 
 void Head::exported(const Exported& message) {
@@ -129,16 +120,7 @@ void Head::exported(const Exported& message) {
 
 void Head::commit_event(const pc::Event& event) {
   if (ended_) return;
-  for (const pc::Effect& effect : commit_.handle(event, head_now())) {
-    std::visit(
-        [this](const auto& e) {
-          using E = std::decay_t<decltype(e)>;
-          if constexpr (std::is_same_v<E, protocol::Note>) note(e);
-          else if constexpr (std::is_same_v<E, protocol::ArmTimer>) arm(kCommitTimer, e.at);
-          else perform(e);
-        },
-        effect);
-  }
+  perform_all(commit_.handle(event, head_now()), kCommitTimer);
 }
 
 void Head::perform(const pc::Prepare& e) {

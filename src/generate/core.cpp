@@ -73,6 +73,7 @@ Status EngineCore::submit(Request request) {
   TROUPE_TRY_STATUS(check_request(request));
   auto active = std::make_unique<Active>();
   active->rng = Rng(request.seed, RngStream::kSampling, request.id.prompt, request.id.sample);
+  active->first_position = request.first_position;
   active->tokens_max = completion_tokens_max(request);
   Completion& completion = active->completion;
   completion.id = request.id;
@@ -181,7 +182,7 @@ std::optional<std::string> EngineCore::sample(const Work& work, std::span<const 
   Active& active = *active_[static_cast<std::size_t>(work.slot)];
   Completion& completion = active.completion;
   const std::size_t position = completion.ids.size();
-  const Sampled sampled = sampler_.sample(logits, active.sampling, active.rng.uniform_at(position));
+  const Sampled sampled = sampler_.sample(logits, active.sampling, active.rng.uniform_at(active.first_position + position));
   if (sampled.id < 0)
     return "sample " + to_string(completion.id) + ": the logits of token " + std::to_string(position) +
            " are not finite; the weights " + to_string(version_) + " have diverged";

@@ -83,6 +83,7 @@ class EngineCore {
     Completion completion;
     Rng rng{0, RngStream::kSampling};
     std::int32_t tokens_max = 0;         // of the completion
+    std::uint64_t first_position = 0;    // in the sample's random numbers
     std::unique_ptr<TextStream> stream;  // only with stop strings
     std::optional<StopMatcher> matcher;
     std::optional<std::size_t> cut;  // where the stop string begins

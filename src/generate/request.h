@@ -28,6 +28,8 @@ struct Request {
   std::uint64_t seed = 0;   ///< The run's seed.
   std::vector<std::int32_t> prompt;
   Prefix prefix;  ///< Continues an aborted completion: same randomness, hence the same tokens under the same weights.
+  std::uint64_t first_position = 0;  ///< Tokens the sample has sampled before this request, in earlier turns: its
+                                     ///< randomness goes on from there.
   SamplingParams sampling;
 };
 

@@ -68,7 +68,6 @@ nlohmann::json sample_line(const SampleRecord& sample) {
           {"prompt", sample.prompt},
           {"completion", sample.completion},
           {"reward", finite(sample.reward)},
-          {"advantage", finite(sample.advantage)},
           {"finish", sample.finish},
           {"tokens", sample.tokens},
           {"version_oldest", sample.version_oldest}};

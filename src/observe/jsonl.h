@@ -44,7 +44,6 @@ struct SampleRecord {
   std::string prompt;
   std::string completion;
   double reward = 0;
-  double advantage = 0;
   std::string finish;                ///< "stop", "length", ...
   std::uint64_t tokens = 0;          ///< Of the completion.
   std::uint64_t version_oldest = 0;  ///< Policy step of its oldest token.

@@ -1,168 +1,8 @@
 // The real programs: a whole small run in processes of their own, watched, scaled, hurt and resumed through the command line.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "support.h"
 
-#include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <nlohmann/json.hpp>
-#include <thread>
-
-#include "base/file.h"
-
-namespace troupe {
+namespace troupe::test {
 namespace {
-
-using namespace std::chrono_literals;
-namespace fs = std::filesystem;
-using nlohmann::json;
-
-const std::string kTroupe = std::string(TROUPE_BINARY_DIR) + "/bin/troupe";
-
-// A run of some seconds: tiny model, a few supervised steps, asynchronous GRPO, evaluation, export.
-constexpr const char* kExperiment = R"(
-numerics = "invariant"
-[run]
-name = "small"
-seed = 3
-[model]
-family = "qwen3"
-width = 64
-layers = 2
-heads = 4
-kv_heads = 2
-head_dim = 16
-ffn_width = 128
-context = 32
-[tokenizer]
-type = "characters"
-alphabet = "0123456789+="
-format = "plain"
-[task]
-type = "arithmetic"
-kind = "sums"
-reward = { type = "exact" }
-[rollout]
-workers = 2
-kv_cache = "8MiB"
-sampling = { max_new_tokens = 5 }
-[eval]
-problems = 50
-[checkpoint]
-every = 5
-[[stage]]
-type = "sft"
-steps = 20
-optim = { lr = 2e-3 }
-data = { task_examples = 500, context_tokens = 16, tokens_per_batch = 256 }
-[[stage]]
-type = "rl"
-steps = 12
-optim = { lr = 5e-4 }
-rl = { algorithm = "grpo", group_size = 4, prompts_per_step = 4, staleness = 1, advantage = { drop_zero_signal = false } }
-[[stage]]
-type = "export"
-)";
-
-struct Output {
-  int code = -1;
-  std::string out, err;
-};
-
-class RunTest : public testing::Test {
- protected:
-  void SetUp() override {
-    folder = fs::temp_directory_path() / ("troupe_run." + std::to_string(::getpid())); // short: a socket's path is limited
-    fs::create_directories(folder / "xdg");
-    ::setenv("XDG_RUNTIME_DIR", (folder / "xdg").c_str(), 1);
-    std::ofstream(folder / "small.toml") << kExperiment;
-  }
-  void TearDown() override {
-    if (run_pid > 0) {
-      ::kill(run_pid, SIGKILL);
-      ::waitpid(run_pid, nullptr, 0);
-    }
-    if (HasFailure()) dump_logs();
-    fs::remove_all(folder);
-  }
-  void dump_logs() const {
-    std::error_code ec;
-    for (const auto& entry : fs::directory_iterator(folder / "run" / "logs", ec))
-      std::fprintf(stderr, "---- %s\n%s\n", entry.path().c_str(), read_file(entry.path()).value_or("").c_str());
-    std::fprintf(stderr, "---- stderr of the run\n%s\n", read_file(folder / "run.err").value_or("").c_str());
-  }
-
-  Output command(const std::vector<std::string>& arguments) const {
-    const fs::path out = folder / "cmd.out", err = folder / "cmd.err";
-    const pid_t pid = spawn(arguments, out, err);
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out).value_or(""), read_file(err).value_or("")};
-  }
-  pid_t spawn(std::vector<std::string> arguments, const fs::path& out, const fs::path& err) const {
-    const pid_t pid = ::fork();
-    if (pid != 0) return pid;
-    arguments.insert(arguments.begin(), kTroupe);
-    std::vector<char*> argv;
-    for (auto& a : arguments) argv.push_back(a.data());
-    argv.push_back(nullptr);
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 1);
-    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 2);
-    ::execv(kTroupe.c_str(), argv.data());
-    ::_exit(127);
-  }
-  std::string run_dir() const { return (folder / "run").string(); }
-  std::vector<std::string> run_arguments(std::vector<std::string> more = {}) const {
-    std::vector<std::string> a{"run", (folder / "small.toml").string(), "--set", "run.dir=\"" + run_dir() + "\""};
-    a.insert(a.end(), more.begin(), more.end());
-    return a;
-  }
-  void start(std::vector<std::string> more = {}) { run_pid = spawn(run_arguments(std::move(more)), folder / "run.out", folder / "run.err"); }
-  int finish() {
-    int status = 0;
-    ::waitpid(run_pid, &status, 0);
-    run_pid = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  bool wait_until(const std::function<bool()>& condition, std::chrono::seconds limit = 90s) const {
-    const auto until = std::chrono::steady_clock::now() + limit;
-    while (std::chrono::steady_clock::now() < until) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(100ms);
-    }
-    return false;
-  }
-  json status() const {
-    const Output o = command({"status", "--run", run_dir(), "--json"});
-    return o.code == 0 ? json::parse(o.out, nullptr, false) : json();
-  }
-  json actors() const {
-    const Output o = command({"actors", "--run", run_dir(), "--json"});
-    return o.code == 0 ? json::parse(o.out, nullptr, false)["actors"] : json::array();
-  }
-  bool training_rl(std::uint64_t step) const {
-    const json s = status();
-    return s.is_object() && s["stage"] == "rl" && s["step"] >= step;
-  }
-  json summary() const { return json::parse(read_file(fs::path(run_dir()) / "summary.json").value_or("null"), nullptr, false); }
-
-  // dispatched = delivered + cancelled at the end, and nothing that was compared differed in a bit.
-  void expect_sound_summary(const json& s) const {
-    ASSERT_TRUE(s.is_object());
-    EXPECT_EQ(s["prompts"]["dispatched"], s["prompts"]["delivered"].get<std::uint64_t>() + s["prompts"]["cancelled"].get<std::uint64_t>());
-    EXPECT_GT(s["logprob_tokens_compared"], 0);
-    EXPECT_EQ(s["logprob_diff_max"], 0.0);
-    EXPECT_LE(s["policy_age_max"], 2);
-  }
-
-  fs::path folder;
-  pid_t run_pid = -1;
-};
 
 TEST_F(RunTest, PlaysAnExperimentToItsEnd) {
   start();
@@ -210,6 +50,24 @@ TEST_F(RunTest, ReplacesKilledWorkersAndLosesNothing) {
   expect_sound_summary(s);
   EXPECT_EQ(s["restarts"], 2);
   EXPECT_EQ(s["prompts"]["delivered"], 6000);
+}
+
+// Episodes of several turns, with a task in Python that dies in the middle: its episodes are played again, no sample is given up.
+TEST_F(RunTest, PlaysTurnsAndReplaysThemWhenTheTaskDies) {
+  const std::string task = std::string("task={type=\"program\",command=[\"python3\",\"") + TROUPE_SOURCE_DIR + "/examples/program_task/guess.py\"]}";
+  start({"--set", task, "--set", "tokenizer={type=\"bytes\",format=\"chatml\"}", "--set", "model.context=400", "--set", "rollout.sampling.max_new_tokens=6",
+         "--set", "stage=[{type=\"rl\",steps=40,rl={algorithm=\"dr_grpo\",group_size=4,prompts_per_step=2,advantage={drop_zero_signal=false}}}]"});
+  ASSERT_TRUE(wait_until([&] { return training_rl(2); }));
+  for (const json& a : actors())
+    if (a["name"] == "environment/0") ::kill(a["pid"].get<int>(), SIGKILL);
+  ASSERT_EQ(finish(), 0);
+  const json s = summary();
+  expect_sound_summary(s);
+  EXPECT_EQ(s["restarts"], 1);
+  EXPECT_EQ(s["prompts"]["delivered"], 80);
+  const std::string samples = read_file(fs::path(run_dir()) / "samples.jsonl").value_or("");
+  EXPECT_NE(samples.find("That is no number."), std::string::npos) << "what the task said between two turns";
+  EXPECT_EQ(read_file(fs::path(run_dir()) / "events.jsonl").value_or("").find("samples_failed"), std::string::npos);
 }
 
 TEST_F(RunTest, ScalesWhileItRuns) {
@@ -307,4 +165,4 @@ TEST_F(RunTest, ABrokenModelIsOneSentenceAndLeavesNothing) {
 }
 
 } // namespace
-} // namespace troupe
+} // namespace troupe::test

@@ -109,6 +109,7 @@ void bind_rollout(config::Section& s, RolloutSection& o) {
   s.field("workers", o.workers, "Rollout worker processes; `troupe scale rollout=N` changes it live.").max(4096).hot();
   s.field("spares", o.spares, "Workers started beyond these, idle until one is lost.").max(4096);
   s.field("threads", o.threads, "Compute threads of each worker.").min(1).max(1024);
+  s.field("turns_max", o.turns_max, "Turns of an episode; one that the task would go on with ends as truncated.").min(1).max(65536);
   s.field("max_in_flight", o.limits.worker_samples_max, "Samples assigned to one worker at a time.").min(1);
   bind_engine(s, o.engine);
   s.field("drain_deadline", o.drain_deadline, "What a leaving worker gets to finish or hand back its samples.").min(0);

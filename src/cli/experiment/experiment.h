@@ -73,6 +73,7 @@ struct RolloutSection {
   std::uint32_t workers = 2;  ///< Rollout worker processes.
   std::uint32_t spares = 0;   ///< Started beyond `workers`, not routable until one is lost.
   int threads = 1;            ///< Compute threads of each.
+  int turns_max = 16;         ///< Turns of an episode.
   generate::EngineOptions engine;
   generate::SamplingParams sampling;
   protocol::RolloutOptions limits;

@@ -11,12 +11,11 @@ struct RouterTest : testing::Test {
   EnvironmentRouter router{[this](EnvironmentReplies r) { replies.push_back(std::move(r)); },
                            [this](const std::string& to, EnvironmentCalls c) { forwarded.emplace_back(to, std::move(c)); }};
 
-  static EnvironmentCalls calls(const std::string& worker, std::vector<std::uint64_t> numbers, bool reset = true) {
+  static EnvironmentCalls calls(const std::string& worker, std::vector<std::uint64_t> numbers) {
     EnvironmentCalls out{worker, 0, {}};
     for (const auto n : numbers) {
       EnvironmentCall call;
       call.call = call.episode = n;
-      call.reset = reset;
       out.calls.push_back(call);
     }
     return out;
@@ -64,15 +63,6 @@ TEST_F(RouterTest, ALateAnswerOfADeadRunnerIsGivenOnce) {
   router.runner_joined("environment/0");
   router.answered(answers("rollout/0", {1}));
   EXPECT_EQ(replies.size(), 1u);
-}
-
-TEST_F(RouterTest, AnEpisodeThatWasLostIsAnErrorAtOnce) {
-  router.runner_joined("environment/0");
-  router.ask(calls("rollout/0", {7}, false));
-  router.runner_gone("environment/0");
-  ASSERT_EQ(replies.size(), 1u);
-  EXPECT_FALSE(replies[0].replies[0].ok);
-  EXPECT_EQ(replies[0].replies[0].error.code, ErrorCode::kUnavailable);
 }
 
 TEST_F(RouterTest, ADeadWorkersCallsAreForgotten) {

@@ -1,0 +1,249 @@
+#include "actors/rollout/rollout_work.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "data/bpe_trainer.h"
+
+namespace troupe::actors {
+namespace {
+
+using testing::ElementsAre;
+
+Policy small_policy() {
+  auto tokenizer = data::make_vocabulary({});
+  EXPECT_TRUE(tokenizer) << tokenizer.error().message;
+  auto format = data::PromptFormat::create("chatml", *tokenizer);
+  EXPECT_TRUE(format) << format.error().message;
+  model::DecoderSizes sizes;
+  sizes.vocab_size = tokenizer->vocab_size();
+  sizes.width = 32, sizes.layers = 1, sizes.heads = 2, sizes.kv_heads = 1, sizes.ffn_width = 32, sizes.context = 512;
+  sizes.init_std = 0.5;
+  auto spec = model::spec_from_sizes("qwen3", sizes);
+  EXPECT_TRUE(spec) << spec.error().message;
+  return {std::move(*tokenizer), std::move(*format), model::Model::create(*spec, 3)};
+}
+
+RolloutWorkerOptions small_options() {
+  RolloutWorkerOptions options;
+  options.seed = 11;
+  options.engine.kv_memory = Bytes{4 << 20};
+  RolloutStage stage;
+  stage.train.max_new_tokens = 12;
+  stage.eval = stage.train;
+  stage.eval.temperature = 0;
+  options.stages = {stage};
+  return options;
+}
+
+GroupWork group_of(std::uint64_t prompt, std::vector<std::uint32_t> samples) {
+  GroupWork work;
+  work.prompt = prompt;
+  for (const std::uint32_t index : samples) work.samples.push_back({{prompt, index}, 1, {}});
+  return work;
+}
+
+/// A worker, and a task beside it: "n words please", told apart by the number of replies so far. Ends after `turns` replies; each earns 0.25.
+struct Bench {
+  explicit Bench(RolloutWorkerOptions o = small_options()) : options(std::move(o)) {}
+  RolloutWorkerOptions options;
+  std::size_t turns = 3;
+  std::vector<EnvironmentCall> calls; // not answered yet
+  std::vector<std::size_t> replies_seen;
+  std::vector<SamplesDone> done;
+  std::vector<SamplesFailed> failed;
+  std::vector<Drained> drained;
+  RolloutWork work{options, small_policy(), "rollout/0", 0,
+                   {[this](EnvironmentCalls m) { calls.insert(calls.end(), m.calls.begin(), m.calls.end()); },
+                    [this](SamplesDone m) { done.push_back(std::move(m)); }, [this](SamplesFailed m) { failed.push_back(std::move(m)); },
+                    [](WorkRefused) {}, [this](Drained m) { drained.push_back(std::move(m)); }}};
+
+  EnvironmentReply reply_to(const EnvironmentCall& call) const {
+    EnvironmentReply reply;
+    reply.call = call.call;
+    reply.ok = true;
+    reply.reward = call.replies.empty() ? 0 : 0.25;
+    reply.done = call.replies.size() == turns;
+    if (!reply.done) reply.messages = {{"user", "say " + std::to_string(call.replies.size())}};
+    return reply;
+  }
+  void answer_calls() {
+    EnvironmentReplies replies{"rollout/0", 0, {}};
+    for (const EnvironmentCall& call : calls) {
+      replies_seen.push_back(call.replies.size());
+      replies.replies.push_back(reply_to(call));
+    }
+    calls.clear();
+    work.answer(std::move(replies));
+  }
+  /// Until nothing moves, or `stop` says so between two steps.
+  void run(const std::function<bool()>& stop = [] { return false; }) {
+    for (int i = 0; i < 2000 && !stop(); ++i) {
+      const bool computed = work.advance();
+      if (!computed && calls.empty()) return;
+      if (!stop()) answer_calls();
+    }
+  }
+  std::vector<SampleResult> results() const {
+    std::vector<SampleResult> all;
+    for (const SamplesDone& message : done) all.insert(all.end(), message.samples.begin(), message.samples.end());
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+    return all;
+  }
+};
+
+TEST(RolloutWork, AnEpisodeOfOneTurnIsJustItsCompletion) {
+  Bench bench;
+  bench.turns = 1;
+  bench.work.take(group_of(5, {0, 1, 2}));
+  bench.run();
+  const auto results = bench.results();
+  ASSERT_EQ(results.size(), 3u);
+  for (const SampleResult& result : results) {
+    EXPECT_TRUE(result.sampled.empty());
+    EXPECT_LE(result.ids.size(), 12u);
+    EXPECT_EQ(result.reward, 0.25);
+  }
+  EXPECT_NE(results[0].ids, results[1].ids);
+}
+
+TEST(RolloutWork, TurnsFollowEachOtherAndOnlyTheirTokensAreSampled) {
+  Bench bench;
+  bench.work.take(group_of(5, {0, 1}));
+  bench.run();
+  const auto results = bench.results();
+  ASSERT_EQ(results.size(), 2u);
+  for (const SampleResult& result : results) {
+    EXPECT_EQ(result.reward, 0.75) << "the sum over the turns";
+    ASSERT_EQ(result.sampled.size(), result.ids.size());
+    ASSERT_EQ(result.logprobs.size(), result.ids.size());
+    ASSERT_EQ(result.versions.size(), result.ids.size());
+    int changes = 0;
+    for (std::size_t i = 0; i < result.ids.size(); ++i) {
+      if (i > 0) changes += result.sampled[i] != result.sampled[i - 1];
+      EXPECT_EQ(result.logprobs[i] < 0, result.sampled[i] != 0) << i;
+    }
+    EXPECT_EQ(changes, 4) << "three sampled stretches, two of the task between them";
+    EXPECT_EQ(result.sampled.front(), 1);
+    EXPECT_EQ(result.sampled.back(), 1);
+    EXPECT_NE(result.text.find("say 1"), std::string::npos);
+    EXPECT_NE(result.text.find("say 2"), std::string::npos);
+  }
+  EXPECT_THAT(bench.replies_seen, ElementsAre(0, 1, 1, 2, 2, 3, 3));
+}
+
+// The trainer would score the tokens under what came before them: the sampler must have seen the same.
+TEST(RolloutWork, TheLogProbsOfEveryTurnAreThoseOfTheWholeConversation) {
+  Bench bench;
+  bench.work.take(group_of(5, {0}));
+  bench.run();
+  const auto results = bench.results();
+  ASSERT_EQ(results.size(), 1u);
+  ProbeSequence sequence{bench.done[0].prompt_ids, static_cast<std::int32_t>(bench.done[0].prompt_ids.size())};
+  sequence.ids.insert(sequence.ids.end(), results[0].ids.begin(), results[0].ids.end());
+  const auto scored = bench.work.score({{}, 0, {sequence}});
+  ASSERT_TRUE(scored) << scored.error().message;
+  for (std::size_t i = 0; i < results[0].ids.size(); ++i) {
+    if (results[0].sampled[i] == 0) continue;
+    EXPECT_EQ(scored->prefill[0][i], results[0].logprobs[i]) << i;
+  }
+}
+
+// Handed back at any moment, an episode goes on elsewhere as if nothing had happened.
+TEST(RolloutWork, AnEpisodeHandedBackInTheMiddleEndsTheSameElsewhere) {
+  Bench whole;
+  whole.work.take(group_of(5, {0, 1}));
+  whole.run();
+  const auto expected = whole.results();
+  ASSERT_EQ(expected.size(), 2u);
+  for (const int steps : {0, 1, 5, 13, 17, 25, 30}) {
+    Bench first;
+    first.work.take(group_of(5, {0, 1}));
+    int left = steps;
+    first.run([&] { return left-- <= 0; });
+    if (first.results().size() == 2) continue;
+    first.work.drain(Duration{0});
+    ASSERT_EQ(first.drained.size(), 1u) << steps;
+    Bench second;
+    for (const SamplesDone& message : first.done) second.done.push_back(message);
+    for (GroupWork work : first.drained[0].handed_back) second.work.take(work);
+    second.run();
+    const auto results = second.results();
+    ASSERT_EQ(results.size(), 2u) << steps;
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(results[i].ids, expected[i].ids) << steps;
+      EXPECT_EQ(results[i].sampled, expected[i].sampled) << steps;
+      EXPECT_EQ(results[i].logprobs, expected[i].logprobs) << steps;
+      EXPECT_EQ(results[i].reward, expected[i].reward) << steps;
+    }
+  }
+}
+
+TEST(RolloutWork, AnEpisodeThatWouldNotEndIsCutByTheTurnLimit) {
+  RolloutWorkerOptions options = small_options();
+  options.turns_max = 2;
+  Bench bench(options);
+  bench.turns = 1000;
+  bench.work.take(group_of(5, {0}));
+  bench.run();
+  const auto results = bench.results();
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].finish, static_cast<std::uint8_t>(generate::Finish::kLength));
+  EXPECT_EQ(results[0].reward, 0.5);
+}
+
+TEST(RolloutWork, AnEpisodeThatOutgrowsTheContextIsCutBeforeTheTurnThatDoesNotFit) {
+  RolloutWorkerOptions options = small_options();
+  options.engine.context_tokens = 100;
+  options.turns_max = 1000;
+  Bench bench(options);
+  bench.turns = 1000;
+  bench.work.take(group_of(5, {0}));
+  bench.run();
+  EXPECT_TRUE(bench.failed.empty());
+  const auto results = bench.results();
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].finish, static_cast<std::uint8_t>(generate::Finish::kLength));
+  EXPECT_LE(bench.done[0].prompt_ids.size() + results[0].ids.size(), 100u);
+  EXPECT_EQ(results[0].sampled.empty() ? 1 : results[0].sampled.back(), 1) << "it ends with what the policy said";
+}
+
+TEST(RolloutWork, ANewAttemptOfTheOnlySampleStartsAgain) {
+  Bench bench;
+  bench.turns = 1;
+  bench.work.take(group_of(5, {0}));
+  bench.run([&] { return !bench.calls.empty(); });
+  GroupWork again = group_of(5, {0});
+  again.samples[0].attempt = 2;
+  bench.work.take(again);
+  bench.run();
+  ASSERT_EQ(bench.results().size(), 1u);
+  EXPECT_EQ(bench.results()[0].attempt, 2u);
+}
+
+TEST(RolloutWork, AFailingTaskFailsTheSampleAndNothingElse) {
+  Bench bench;
+  bench.work.take(group_of(5, {0, 1}));
+  bool broke = false;
+  for (int i = 0; i < 500 && (bench.work.advance() || !bench.calls.empty()); ++i) {
+    const auto victim = std::find_if(bench.calls.begin(), bench.calls.end(), [](const auto& call) { return call.replies.size() == 2; });
+    if (!broke && victim != bench.calls.end()) {
+      EnvironmentReplies bad{"rollout/0", 0, {{}}};
+      bad.replies[0].call = victim->call;
+      bad.replies[0].error = {ErrorCode::kUnavailable, "the program is gone", ""};
+      bench.calls.erase(victim);
+      bench.work.answer(bad);
+      broke = true;
+    }
+    bench.answer_calls();
+  }
+  ASSERT_EQ(bench.failed.size(), 1u);
+  EXPECT_TRUE(bench.failed[0].samples.at(0).prefix.empty());
+  EXPECT_EQ(bench.results().size(), 1u);
+}
+
+} // namespace
+} // namespace troupe::actors
