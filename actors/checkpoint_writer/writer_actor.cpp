@@ -106,7 +106,7 @@ class WriterLogic final : public WorkerLogic {
   checkpoint::StateLayout layout_;
   std::unique_ptr<Mapping> memory_;
   comm::ExposedRegion region_;
-  WorkThread thread_{64, {}};
+  WorkThread thread_{64, {}, context_.progress};
 };
 
 } // namespace

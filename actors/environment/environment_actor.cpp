@@ -42,7 +42,10 @@ class EnvironmentLogic final : public WorkerLogic {
     forget_older(calls.worker, calls.incarnation);
     EnvironmentReplies replies{calls.worker, calls.incarnation, {}};
     replies.replies.reserve(calls.calls.size());
-    for (const EnvironmentCall& call : calls.calls) replies.replies.push_back(serve_one(calls, call));
+    for (const EnvironmentCall& call : calls.calls) {
+      replies.replies.push_back(serve_one(calls, call));
+      context_.progress->move();
+    }
     return replies;
   }
 
@@ -127,7 +130,7 @@ class EnvironmentLogic final : public WorkerLogic {
   std::map<EpisodeKey, Episode> episodes_;
   std::uint64_t uses_ = 0;
   std::map<std::string, std::uint32_t> incarnations_;
-  WorkThread thread_{1024, {}}; // last: joined before what it uses is gone
+  WorkThread thread_{1024, {}, context_.progress}; // last: joined before what it uses is gone
 };
 
 } // namespace

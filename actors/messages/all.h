@@ -26,6 +26,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(troupe_messages, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StopNode))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerStarted))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerExited))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::NodeReport))
   // worker
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Hello))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Alive))

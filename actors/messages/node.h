@@ -5,6 +5,7 @@
 #include "actors/messages/inspect_base.h"
 
 #include <string>
+#include <vector>
 
 namespace troupe::actors {
 
@@ -62,6 +63,27 @@ struct WorkerStarted {
 template <class Inspector>
 bool inspect(Inspector& f, WorkerStarted& x) {
   return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("pid", x.pid));
+}
+
+/// What an agent reads of one of its workers.
+struct WorkerReading {
+  std::string name;
+  std::uint32_t incarnation = 0;
+  std::uint64_t moves = 0; ///< See runtime/progress.h.
+  bool busy = false;
+};
+template <class Inspector>
+bool inspect(Inspector& f, WorkerReading& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("moves", x.moves), f.field("busy", x.busy));
+}
+
+/// Node agent -> head, every second.
+struct NodeReport {
+  std::vector<WorkerReading> workers;
+};
+template <class Inspector>
+bool inspect(Inspector& f, NodeReport& x) {
+  return f.object(x).fields(f.field("workers", x.workers));
 }
 
 /// Node agent -> head: the process is gone (or could not be started), in words that name its log.

@@ -11,6 +11,7 @@
 
 #include "actors/messages/all.h"
 #include "actors/runtime/process.h"
+#include "actors/runtime/progress.h"
 #include "actors/runtime/system.h"
 #include "base/log.h"
 
@@ -45,7 +46,10 @@ struct Child {
   std::string name;
   std::uint32_t incarnation = 0;
   fs::path log;
+  WorkProgress progress;
 };
+
+constexpr auto kReportEvery = std::chrono::seconds(1);
 
 class AgentState {
  public:
@@ -67,9 +71,11 @@ class AgentState {
       finish();
     });
     self_->send(head_, NodeHello{frame_.node, static_cast<std::int32_t>(::getpid()), frame_.term}, caf::actor{self_});
+    self_->delayed_send(caf::actor{self_}, kReportEvery, Beat{});
     return {
         [this](const StartWorker& order) { start(order); },
         [this](const KillWorker& order) { kill(order); },
+        [this](const Beat&) { report(); },
         [this](const WorkerExited& raw) { exited(static_cast<pid_t>(raw.incarnation), {raw.code, raw.signal}); },
         [this](const StopNode& order) {
           log_info("stopping: " + order.reason);
@@ -87,21 +93,20 @@ class AgentState {
     std::string file = order.name;
     std::replace(file.begin(), file.end(), '/', '-');
     const fs::path log = fs::path(frame_.run_folder) / "logs" / (file + "." + std::to_string(order.incarnation) + ".log");
-    const auto pid = spawn(order, log);
-    if (!pid) {
-      self_->send(head_, WorkerExited{order.name, order.incarnation, 127, 0, pid.error().message});
-      return;
-    }
-    children_[*pid] = {order.name, order.incarnation, log};
-    self_->send(head_, WorkerStarted{order.name, order.incarnation, static_cast<std::int32_t>(*pid)});
+    if (const auto started = spawn(order, log); !started)
+      self_->send(head_, WorkerExited{order.name, order.incarnation, 127, 0, started.error().message});
+    else
+      self_->send(head_, WorkerStarted{order.name, order.incarnation, static_cast<std::int32_t>(*started)});
   }
 
   Result<pid_t> spawn(const StartWorker& order, const fs::path& log) {
+    TROUPE_TRY(const FileDescriptor page, WorkProgress::create_file());
+    TROUPE_TRY(WorkProgress progress, WorkProgress::map(page.get()));
     TROUPE_TRY(const FileDescriptor frame, frame_file(order.frame));
     ProcessSpec spec;
     spec.executable = order.torch ? executables_.torch.get() : executables_.plain.get();
     spec.argv = order.torch ? std::vector<std::string>{"troupe-worker", order.name} : std::vector<std::string>{"troupe", "worker", order.name};
-    spec.descriptors = {{frame.get(), kFrameDescriptor}};
+    spec.descriptors = {{frame.get(), kFrameDescriptor}, {page.get(), kProgressDescriptor}};
     FileDescriptor weights;
     if (order.weights) {
       weights = FileDescriptor(::memfd_create("troupe-weights", MFD_CLOEXEC));
@@ -111,7 +116,19 @@ class AgentState {
     spec.output = log;
     ::setenv("OMP_WAIT_POLICY", "passive", 1); // processes share the cores: a spinning thread holds up another worker
     ::setenv("OMP_NUM_THREADS", std::to_string(std::max(1, order.threads)).c_str(), 1);
-    return keeper_->start(std::move(spec));
+    TROUPE_TRY(const pid_t pid, keeper_->start(std::move(spec)));
+    children_.emplace(pid, Child{order.name, order.incarnation, log, std::move(progress)});
+    return pid;
+  }
+
+  void report() {
+    NodeReport report;
+    for (const auto& [pid, child] : children_) {
+      const WorkReading reading = child.progress.read();
+      report.workers.push_back({child.name, child.incarnation, reading.moves, reading.busy});
+    }
+    self_->send(head_, std::move(report));
+    self_->delayed_send(caf::actor{self_}, kReportEvery, Beat{});
   }
 
   void kill(const KillWorker& order) {

@@ -6,16 +6,18 @@
 namespace troupe::actors {
 namespace {
 
-Result<model::ModelSpec> spec_of(const PolicyOptions& options, int vocabulary) {
+Result<model::ModelSpec> spec_of(const PolicyOptions& options, const data::Tokenizer& tokenizer, const data::PromptFormat& format) {
   if (!options.model_path.empty()) return model::load_spec(options.model_path);
   model::DecoderSizes sizes = options.sizes;
-  if (sizes.vocab_size == 0) sizes.vocab_size = vocabulary;
-  return model::spec_from_sizes(options.family, sizes);
+  if (sizes.vocab_size == 0) sizes.vocab_size = tokenizer.vocab_size();
+  TROUPE_TRY(auto spec, model::spec_from_sizes(options.family, sizes));
+  spec.eos_ids.assign(format.stop_ids().begin(), format.stop_ids().end()); // an export says where its replies end
+  return spec;
 }
 
-Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenizer& tokenizer, bool weights) {
+Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenizer& tokenizer, const data::PromptFormat& format, bool weights) {
   if (weights && !options.model_path.empty()) return model::load_model(options.model_path);
-  TROUPE_TRY(const auto spec, spec_of(options, tokenizer.vocab_size()));
+  TROUPE_TRY(const auto spec, spec_of(options, tokenizer, format));
   return weights ? model::Model::create(spec, options.seed) : model::Model::zeros(spec);
 }
 
@@ -24,7 +26,7 @@ Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenize
 Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
   TROUPE_TRY(auto tokenizer, data::Tokenizer::load(options.tokenizer_folder));
   TROUPE_TRY(auto format, data::PromptFormat::create(options.format, tokenizer));
-  TROUPE_TRY(auto model, model_of(options, tokenizer, weights));
+  TROUPE_TRY(auto model, model_of(options, tokenizer, format, weights));
   TROUPE_TRY_STATUS(model::check_vocabulary(model.spec(), tokenizer.vocab_size(), options.tokenizer_folder));
   return Policy{std::move(tokenizer), std::move(format), std::move(model)};
 }

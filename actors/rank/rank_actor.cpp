@@ -26,7 +26,9 @@ namespace pub = protocol::publication;
 class RankLogic final : public WorkerLogic {
  public:
   RankLogic(WorkerContext context, const RankOptions& options, std::unique_ptr<StageWork> work)
-      : context_(context), options_(options), work_(std::move(work)), self_(context.self) {}
+      : context_(context), options_(options), work_(std::move(work)), self_(context.self) {
+    work_->on_move([progress = context_.progress] { progress->move(); });
+  }
 
   Status open_store() {
     WeightStore::Host host{self_, context_.head, &thread_, &work_->model(), [w = work_.get()] { return w->version(); }};
@@ -176,7 +178,7 @@ class RankLogic final : public WorkerLogic {
   std::unique_ptr<comm::TransferEngine> engine_;
   std::unique_ptr<WeightStore> store_;
   WorkThread copier_{2, {}};
-  WorkThread thread_{64, {}}; // last: joined first, before anything it uses is gone
+  WorkThread thread_{64, {}, context_.progress}; // last: joined first, before anything it uses is gone
 };
 
 } // namespace

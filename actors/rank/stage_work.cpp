@@ -235,6 +235,7 @@ Result<StepDone> StageWork::supervised_step() {
   for (const auto& micro : micros) batches.push_back(model_batch(micro));
   rl::LossTotals totals;
   const auto loss = [&](std::size_t i, std::span<const float> logprob, std::span<const float> entropy) -> Result<std::vector<float>> {
+    if (moved_) moved_();
     auto tokens = rl::token_batch(micros[i], logprob);
     tokens.entropy = entropy;
     TROUPE_TRY(auto result, rl::cross_entropy_loss(tokens, denominator, totals));
@@ -272,6 +273,7 @@ Result<StepDone> StageWork::policy_step(std::vector<BatchGroup> wire) {
   rl::MismatchTotals all, equal;
   const PolicyVersion now = version();
   const auto loss = [&](std::size_t i, std::span<const float> logprob, std::span<const float> entropy) -> Result<std::vector<float>> {
+    if (moved_) moved_();
     auto tokens = rl::token_batch(micros[i], logprob);
     tokens.entropy = entropy;
     if (!reference.empty()) tokens.reference_logprob = reference[i];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +38,9 @@ class StageWork {
   /// May be read from any thread.
   [[nodiscard]] PolicyVersion version() const;
 
+  /// `moved` is called after each part of a step.
+  void on_move(std::function<void()> moved) { moved_ = std::move(moved); }
+
   /// Takes the state of a commit (verified), or that of the start. Errors: those of Repository::load; kInvalidArgument when the commit is
   /// of another model.
   [[nodiscard]] Status build(PolicyVersion version, const std::string& checkpoint);
@@ -63,6 +67,7 @@ class StageWork {
   Policy policy_;
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint64_t> step_{0};
+  std::function<void()> moved_;
   std::int32_t stage_ = -1;
   std::uint64_t stage_step_ = 0;
   std::optional<train::Trainer> trainer_;

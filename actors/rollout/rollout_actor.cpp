@@ -99,7 +99,7 @@ class RolloutLogic final : public WorkerLogic {
   const RolloutWorkerOptions& options_;
   RolloutWork work_;               // work thread only
   protocol::HeldWeights held_;     // work thread only
-  WorkThread thread_{4096, [this] { return work_.advance(); }};
+  WorkThread thread_{4096, [this] { return work_.advance(); }, context_.progress};
   std::unique_ptr<WeightPuller> puller_; // last: its thread posts to the one before
 };
 

@@ -13,6 +13,7 @@ namespace troupe::actors {
 
 inline constexpr int kFrameDescriptor = 3;   ///< The frame.
 inline constexpr int kWeightsDescriptor = 4; ///< The rank's weight slots: a memory file that the node agent owns.
+inline constexpr int kProgressDescriptor = 5; ///< The page of WorkProgress.
 
 struct WorkerFrame {
   std::string run_id;

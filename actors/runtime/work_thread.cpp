@@ -4,7 +4,8 @@
 
 namespace troupe::actors {
 
-WorkThread::WorkThread(std::size_t queue_max, std::function<bool()> idle) : queue_max_(queue_max), idle_(std::move(idle)) {
+WorkThread::WorkThread(std::size_t queue_max, std::function<bool()> idle, WorkProgress* progress)
+    : queue_max_(queue_max), idle_(std::move(idle)), progress_(progress) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -34,6 +35,7 @@ void WorkThread::run() {
     Command command;
     {
       std::unique_lock lock(mutex_);
+      if (!more && queue_.empty() && progress_ != nullptr) progress_->end();
       if (!more) changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
       if (stopping_) return;
       if (!queue_.empty()) {
@@ -41,6 +43,7 @@ void WorkThread::run() {
         queue_.pop_front();
       }
     }
+    if (progress_ != nullptr) progress_->begin();
     if (command) {
       command();
       more = static_cast<bool>(idle_); // a command may have made work

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "actors/runtime/progress.h"
+
 namespace troupe::actors {
 
 /// Runs commands in order. Between commands, `idle` is called as long as it returns true (there is more of its own work to do).
@@ -16,8 +18,8 @@ class WorkThread {
  public:
   using Command = std::function<void()>;
 
-  /// `queue_max` bounds what waits; `idle` may be empty.
-  WorkThread(std::size_t queue_max, std::function<bool()> idle);
+  /// `queue_max` bounds what waits; `idle` may be empty. `progress`, when given, is kept up to date and outlives the thread.
+  WorkThread(std::size_t queue_max, std::function<bool()> idle, WorkProgress* progress = nullptr);
   /// Finishes the command that runs, drops the rest, joins.
   ~WorkThread();
   WorkThread(const WorkThread&) = delete;
@@ -31,6 +33,7 @@ class WorkThread {
 
   const std::size_t queue_max_;
   std::function<bool()> idle_;
+  WorkProgress* progress_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Command> queue_;

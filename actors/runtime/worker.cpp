@@ -53,6 +53,8 @@ void WorkerContext::fail(const Error& error) const {
 
 Status run_worker(const WorkerFrame& frame, const MakeLogic& make) {
   set_log_name(frame.name);
+  TROUPE_TRY(WorkProgress progress, WorkProgress::map(kProgressDescriptor));
+  ::close(kProgressDescriptor);
   SystemOptions options;
   options.credential = frame.credential;
   System system(options);
@@ -61,7 +63,7 @@ Status run_worker(const WorkerFrame& frame, const MakeLogic& make) {
   caf::scoped_actor waiter{system.caf()};
   const caf::actor worker = waiter->spawn([&](caf::event_based_actor* self) -> caf::behavior {
     auto life = std::make_shared<Life>();
-    life->context = {self, head, &frame, options.heartbeat};
+    life->context = {self, head, &frame, options.heartbeat, &progress};
     life->outcome = &outcome;
     auto logic = make(life->context);
     if (!logic) {

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "actors/runtime/frame.h"
+#include "actors/runtime/progress.h"
 #include "base/result.h"
 #include "base/units.h"
 
@@ -21,6 +22,7 @@ struct WorkerContext {
   caf::actor head;
   const WorkerFrame* frame = nullptr;
   Duration heartbeat{};
+  WorkProgress* progress = nullptr; ///< For the thread on which the worker computes.
 
   /// Tells the head and ends the process with exit code 1.
   void fail(const Error& error) const;

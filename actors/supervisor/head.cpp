@@ -17,7 +17,7 @@ namespace pm = protocol::membership;
 // Deadlines that a loaded sanitizer build would miss are stretched by TROUPE_TIME_SCALE.
 protocol::MembershipOptions scaled(protocol::MembershipOptions options) {
   const double scale = time_scale();
-  for (Duration* d : {&options.suspect_after, &options.dead_after, &options.join_deadline, &options.drain_deadline, &options.drain_grace})
+  for (Duration* d : {&options.suspect_after, &options.dead_after, &options.work_silence, &options.join_deadline, &options.drain_deadline, &options.drain_grace})
     *d = from_seconds(seconds(*d) * scale);
   return options;
 }
@@ -93,6 +93,10 @@ caf::message_handler Head::worker_handlers() {
       },
       [this](const Hello& hello, const caf::actor& worker) { worker_joined(hello, worker); },
       [this](const Alive& m) { heard(m.name, m.incarnation); },
+      [this](const NodeReport& report) {
+        for (const WorkerReading& reading : report.workers)
+          if (const auto id = worker_id(reading.name, reading.incarnation)) member_event(pm::Worked{*id, reading.moves, reading.busy});
+      },
       [this](const WorkerFailed& m) {
         if (m.name == "rank/0") rank_failure_ = m.error.message;
         observer_.event("worker_failed", m.name, {{"incarnation", m.incarnation}, {"error", m.error.to_string()}});

@@ -96,6 +96,14 @@ void Membership::on(const Heard& e) {
   effects_.emplace_back(Cleared{e.worker});
 }
 
+void Membership::on(const Worked& e) {
+  Member* member = find(e.worker);
+  if (member == nullptr) return;
+  const bool still = e.busy && member->busy_since && e.moves == member->moves;
+  if (!still) member->busy_since = e.busy ? std::optional(now_) : std::nullopt;
+  member->moves = e.moves;
+}
+
 void Membership::on(const LinkDown& e) {
   Member* member = find(e.worker);
   if (member == nullptr || member->state != MemberState::kServing) return;
@@ -143,6 +151,8 @@ void Membership::check_deadlines() {
       case MemberState::kJoining:
         if (silent >= options_.dead_after) {
           kill(member, "it was silent for " + format_duration(silent));
+        } else if (member.busy_since && now_ - *member.busy_since >= options_.work_silence) {
+          kill(member, "its work thread is stuck: busy, and without a move for " + format_duration(now_ - *member.busy_since));
         } else if (silent >= options_.suspect_after && member.state == MemberState::kServing) {
           set_state(member, MemberState::kSuspect);
           effects_.emplace_back(Suspected{id});
@@ -256,6 +266,7 @@ void Membership::arm() {
     if (at > now_) first = first ? std::min(*first, at) : at;
   };
   for (const auto& [id, member] : members_) {
+    if (member.busy_since) consider(*member.busy_since + options_.work_silence);
     switch (member.state) {
       case MemberState::kStarting: consider(member.since + options_.join_deadline); break;
       case MemberState::kServing: consider(member.last_heard + options_.suspect_after); break;

@@ -40,6 +40,8 @@ struct Member {
   TimePoint last_heard{};
   TimePoint since{};           ///< Of the present state.
   TimePoint kill_sent{};
+  std::uint64_t moves = 0;     ///< Of its work thread, as its agent last read them.
+  std::optional<TimePoint> busy_since; ///< The work thread is busy and has not moved since.
   bool unwanted = false;       ///< Scaled away or drained: not replaced when gone.
   std::string reason;          ///< Why it is being killed.
 };
@@ -74,6 +76,12 @@ struct Serving {
 struct Heard {
   WorkerId worker;
 };
+/// What its agent read of its work thread: whether it is in the middle of something, and how far.
+struct Worked {
+  WorkerId worker;
+  std::uint64_t moves = 0;
+  bool busy = false;
+};
 /// The link was cut: suspect at once.
 struct LinkDown {
   WorkerId worker;
@@ -102,7 +110,7 @@ struct Adopt {
   WorkerId worker;
   NodeId node;
 };
-using Event = std::variant<NodeJoined, NodeLost, NodeDraining, SetWanted, Registered, Serving, Heard, LinkDown, Unfit,
+using Event = std::variant<NodeJoined, NodeLost, NodeDraining, SetWanted, Registered, Serving, Heard, Worked, LinkDown, Unfit,
                            Empty, Exited, StartFailed, Adopt, Wake>;
 
 struct StartWorker {
@@ -187,6 +195,7 @@ class Membership {
   void on(const membership::Registered& e);
   void on(const membership::Serving& e);
   void on(const membership::Heard& e);
+  void on(const membership::Worked& e);
   void on(const membership::LinkDown& e);
   void on(const membership::Unfit& e);
   void on(const membership::Empty& e);

@@ -59,6 +59,7 @@ struct RestartOptions {
 struct MembershipOptions {
   Duration suspect_after = 1s;       ///< Silence after which a worker gets no new work.
   Duration dead_after = 3s;          ///< Silence after which its agent is told to kill it.
+  Duration work_silence = 10min;     ///< A work thread that is busy and does not move for this long is stuck: killed.
   Duration kill_repeat = 2s;         ///< An unconfirmed kill is sent again.
   Duration join_deadline = 60s;      ///< From the start of a process to its registration.
   Duration drain_deadline = 10s;     ///< What a leaving worker gets to finish or hand back its samples.

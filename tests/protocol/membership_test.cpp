@@ -260,5 +260,29 @@ TEST(Membership, MessagesOfOldIncarnationsChangeNothing) {
   EXPECT_EQ(c.serving(), 1u);
 }
 
+TEST(Membership, ABusyWorkThreadThatDoesNotMoveIsStuck) {
+  MembershipOptions options;
+  options.work_silence = 60s;
+  Company c(options);
+  c.send(NodeJoined{kNode1});
+  c.scale(1);
+  const WorkerId id = c.core.members().begin()->first;
+  const auto pass = [&](Duration d, std::uint64_t moves, bool busy) { // the control actor answers all the time
+    std::vector<Effect> seen;
+    for (Duration t{}; t < d; t += 1s) {
+      for (auto& e : c.wait(1s)) seen.push_back(e);
+      c.heartbeat();
+      for (auto& e : c.send(Worked{id, moves, busy})) seen.push_back(e);
+    }
+    return seen;
+  };
+  EXPECT_FALSE(has<KillWorker>(pass(100s, 5, false))) << "it waits for work";
+  EXPECT_FALSE(has<KillWorker>(pass(50s, 5, true)));
+  EXPECT_FALSE(has<KillWorker>(pass(50s, 6, true))) << "it moved";
+  const auto effects = pass(62s, 6, true);
+  ASSERT_TRUE(has<KillWorker>(effects));
+  EXPECT_THAT(all<KillWorker>(effects)[0].reason, HasSubstr("stuck"));
+}
+
 } // namespace
 } // namespace troupe::protocol

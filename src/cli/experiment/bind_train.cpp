@@ -91,6 +91,7 @@ void bind_control(config::Section& s, ControlSection& o) {
   s.field("heartbeat", o.heartbeat, "Between two signs of life of a peer.").min(0.01);
   s.field("suspect_after", m.suspect_after, "Silence after which a worker gets no new work.").above(0);
   s.field("timeout", m.dead_after, "Silence after which a worker is killed and replaced.").above(0);
+  s.field("work_silence", m.work_silence, "A worker whose work thread is busy and does not move for this long is killed and replaced.").above(0);
   s.field("kill_repeat", m.kill_repeat, "An unconfirmed kill is sent again.").above(0);
   s.field("join_deadline", m.join_deadline, "From the start of a process to its registration.").above(0);
   s.field("drain_grace", m.drain_grace, "After rollout.drain_deadline, before a leaving worker is killed.").min(0);
