@@ -39,6 +39,11 @@ class WriterLogic final : public WorkerLogic {
   WriterLogic(WorkerContext context, std::unique_ptr<comm::TransferEngine> engine, const std::filesystem::path& folder)
       : context_(context), engine_(std::move(engine)), repository_(folder) {}
 
+  // What is being written is finished first, so that its answer is not taken for that of a later save.
+  void adopted(std::function<void(std::optional<PolicyVersion>)> hello) override {
+    post([hello = std::move(hello)] { hello(std::nullopt); });
+  }
+
   caf::message_handler handlers() override {
     return {
         [this](const PrepareMemory& order) { post([this, order] { prepare(order); }); },

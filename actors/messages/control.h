@@ -4,6 +4,8 @@
 
 #include "actors/messages/inspect_base.h"
 
+#include <caf/actor.hpp>
+
 #include <string>
 
 namespace troupe::actors {
@@ -36,11 +38,12 @@ bool inspect(Inspector& f, StopRun& x) {
 
 /// The node agent's process on the head's machine ended while the run goes on.
 struct AgentEnded {
+  std::int32_t pid = 0;
   std::string how;
 };
 template <class Inspector>
 bool inspect(Inspector& f, AgentEnded& x) {
-  return f.object(x).fields(f.field("how", x.how));
+  return f.object(x).fields(f.field("pid", x.pid), f.field("how", x.how));
 }
 
 /// A timer of a protocol core that fell due.
@@ -50,6 +53,36 @@ struct Tick {
 template <class Inspector>
 bool inspect(Inspector& f, Tick& x) {
   return f.object(x).fields(f.field("timer", x.timer));
+}
+
+/// Inside the process of a worker or an agent: the way to the head, see runtime/head_link.h.
+struct HeadIs {
+  std::uint64_t term = 0;
+  caf::actor head;
+};
+template <class Inspector>
+bool inspect(Inspector& f, HeadIs& x) {
+  return f.object(x).fields(f.field("term", x.term), f.field("head", x.head));
+}
+struct HeadFound {
+  std::uint64_t term = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, HeadFound& x) {
+  return f.object(x).fields(f.field("term", x.term));
+}
+/// The head of `term` has been away for the whole lease.
+struct LeaseOver {
+  std::uint64_t term = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, LeaseOver& x) {
+  return f.object(x).fields(f.field("term", x.term));
+}
+struct HeadLost {};
+template <class Inspector>
+bool inspect(Inspector& f, HeadLost& x) {
+  return f.object(x).fields();
 }
 
 /// Inside a worker's process: time for the next sign of life.

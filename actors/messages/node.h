@@ -9,15 +9,27 @@
 
 namespace troupe::actors {
 
-/// Node agent -> head, once it is connected.
+/// A worker of a node: the newest incarnation of its name.
+struct NodeChild {
+  std::string name;
+  std::uint32_t incarnation = 0;
+  std::int32_t pid = 0; ///< 0: it has ended.
+};
+template <class Inspector>
+bool inspect(Inspector& f, NodeChild& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("pid", x.pid));
+}
+
+/// Node agent -> head, once it is connected. `term`: of the head that it belonged to so far.
 struct NodeHello {
-  std::string node; ///< "node0".
+  std::string node; ///< "node1".
   std::int32_t pid = 0;
   std::uint64_t term = 0;
+  std::vector<NodeChild> children; ///< Every name it ever started.
 };
 template <class Inspector>
 bool inspect(Inspector& f, NodeHello& x) {
-  return f.object(x).fields(f.field("node", x.node), f.field("pid", x.pid), f.field("term", x.term));
+  return f.object(x).fields(f.field("node", x.node), f.field("pid", x.pid), f.field("term", x.term), f.field("children", x.children));
 }
 
 /// Head -> node agent: start a worker process. Answered by WorkerStarted or WorkerExited.

@@ -14,10 +14,11 @@ namespace troupe::actors {
 struct BuildMesh {
   PolicyVersion version;
   std::string checkpoint; ///< Folder of a commit.
+  bool held = false;      ///< The rank has this very state: it keeps it.
 };
 template <class Inspector>
 bool inspect(Inspector& f, BuildMesh& x) {
-  return f.object(x).fields(f.field("version", x.version), f.field("checkpoint", x.checkpoint));
+  return f.object(x).fields(f.field("version", x.version), f.field("checkpoint", x.checkpoint), f.field("held", x.held));
 }
 
 struct MeshReady {

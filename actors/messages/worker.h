@@ -9,18 +9,21 @@
 
 namespace troupe::actors {
 
-/// Worker -> head, first message, together with the worker's own handle. Refused (FencedOff) when term or incarnation are old.
+/// Worker -> head, first message, together with the worker's own handle; again to a head that follows a lost one. `term`: of the head that it
+/// belonged to so far. Refused (FencedOff) when the head does not know of it.
 struct Hello {
   std::string name;
   std::string role;
   std::uint32_t incarnation = 0;
   std::int32_t pid = 0;
   std::uint64_t term = 0;
+  bool holds = false;    ///< Rank, rollout: it has the weights of `version`.
+  PolicyVersion version;
 };
 template <class Inspector>
 bool inspect(Inspector& f, Hello& x) {
   return f.object(x).fields(f.field("name", x.name), f.field("role", x.role), f.field("incarnation", x.incarnation), f.field("pid", x.pid),
-                            f.field("term", x.term));
+                            f.field("term", x.term), f.field("holds", x.holds), f.field("version", x.version));
 }
 
 /// Worker -> head, every heartbeat: the control actor answers.

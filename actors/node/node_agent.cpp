@@ -10,6 +10,7 @@
 #include <map>
 
 #include "actors/messages/all.h"
+#include "actors/runtime/head_link.h"
 #include "actors/runtime/process.h"
 #include "actors/runtime/progress.h"
 #include "actors/runtime/system.h"
@@ -65,18 +66,28 @@ class AgentState {
   }
 
   caf::behavior make_behavior() {
-    self_->monitor(head_);
-    self_->set_down_handler([this](const caf::down_msg&) {
-      *outcome_ = fail(ErrorCode::kUnavailable, "the head is gone");
-      finish();
-    });
-    self_->send(head_, NodeHello{frame_.node, static_cast<std::int32_t>(::getpid()), frame_.term}, caf::actor{self_});
+    say_hello();
     self_->delayed_send(caf::actor{self_}, kReportEvery, Beat{});
     return {
         [this](const StartWorker& order) { start(order); },
         [this](const KillWorker& order) { kill(order); },
         [this](const Beat&) { report(); },
         [this](const WorkerExited& raw) { exited(static_cast<pid_t>(raw.incarnation), {raw.code, raw.signal}); },
+        [this](const HeadLost&) {
+          log_warning("the head is gone; waiting " + format_duration(head_wait()) + " for the next one");
+          orphan_ = true;
+          self_->delayed_send(caf::actor{self_}, head_wait(), LeaseOver{frame_.term});
+        },
+        [this](const HeadFound& found) {
+          orphan_ = false;
+          say_hello(); // with the term of the head that is gone
+          frame_.term = found.term;
+        },
+        [this](const LeaseOver& wait) {
+          if (!orphan_ || wait.term != frame_.term) return;
+          *outcome_ = fail(ErrorCode::kUnavailable, "the head was gone for " + format_duration(head_wait()));
+          finish();
+        },
         [this](const StopNode& order) {
           log_info("stopping: " + order.reason);
           finish();
@@ -89,6 +100,17 @@ class AgentState {
   }
 
  private:
+  [[nodiscard]] Duration head_wait() const { return std::chrono::milliseconds(frame_.head_wait_ms); }
+
+  void say_hello() {
+    NodeHello hello{frame_.node, static_cast<std::int32_t>(::getpid()), frame_.term, {}};
+    for (const auto& [worker, incarnation] : started_) hello.children.push_back({worker, incarnation, 0});
+    for (NodeChild& child : hello.children)
+      for (const auto& [pid, living] : children_)
+        if (living.name == child.name && living.incarnation == child.incarnation) child.pid = static_cast<std::int32_t>(pid);
+    self_->send(head_, std::move(hello), caf::actor{self_});
+  }
+
   void start(const StartWorker& order) {
     std::string file = order.name;
     std::replace(file.begin(), file.end(), '/', '-');
@@ -117,6 +139,7 @@ class AgentState {
     ::setenv("OMP_WAIT_POLICY", "passive", 1); // processes share the cores: a spinning thread holds up another worker
     ::setenv("OMP_NUM_THREADS", std::to_string(std::max(1, order.threads)).c_str(), 1);
     TROUPE_TRY(const pid_t pid, keeper_->start(std::move(spec)));
+    started_[order.name] = order.incarnation;
     children_.emplace(pid, Child{order.name, order.incarnation, log, std::move(progress)});
     return pid;
   }
@@ -157,6 +180,8 @@ class AgentState {
   caf::actor head_;
   Status* outcome_; // owned by run_node_agent, which outlives the actor
   std::map<pid_t, Child> children_;
+  std::map<std::string, std::uint32_t> started_; // the newest incarnation of each name
+  bool orphan_ = false;
   std::unique_ptr<ProcessKeeper> keeper_;
 };
 
@@ -167,7 +192,8 @@ Status run_node_agent(const WorkerFrame& frame) {
   SystemOptions options;
   options.credential = frame.credential;
   System system(options);
-  TROUPE_TRY(const caf::actor head, system.connect(frame.head_host, frame.head_port));
+  TROUPE_TRY(const auto link, HeadLink::open(system, frame));
+  const caf::actor head = link->actor();
   Status outcome;
   {
     caf::scoped_actor self{system.caf()};
@@ -178,6 +204,7 @@ Status run_node_agent(const WorkerFrame& frame) {
           actor->attach_functor([state] {});
           return state->make_behavior();
         });
+    link->set_owner(agent);
     self->wait_for(agent);
   }
   return outcome;

@@ -38,6 +38,12 @@ class RankLogic final : public WorkerLogic {
     return {};
   }
 
+  // What is queued is done first; so the version is the one that the next order finds.
+  void adopted(std::function<void(std::optional<PolicyVersion>)> hello) override {
+    groups_.clear();
+    post([this, hello = std::move(hello)] { hello(work_->version()); });
+  }
+
   caf::message_handler handlers() override {
     caf::message_handler training{
         [this](const BuildMesh& order) { build(order); },
@@ -80,9 +86,11 @@ class RankLogic final : public WorkerLogic {
   void build(const BuildMesh& order) {
     groups_.clear();
     queued_step_ = 0;
-    store_->handle(pub::NewEpoch{order.version.epoch});
+    if (!order.held) store_->handle(pub::NewEpoch{order.version.epoch});
     post([this, order] {
-      if (const auto built = work_->build(order.version, order.checkpoint); !built) return context_.fail(built.error());
+      if (order.held && work_->version() != order.version)
+        return context_.fail({ErrorCode::kFenced, "the head takes this rank to hold " + to_string(order.version) + ", but it holds " + to_string(work_->version()), ""});
+      if (const auto built = order.held ? Status{} : work_->build(order.version, order.checkpoint); !built) return context_.fail(built.error());
       caf::anon_send(context_.head, MeshReady{order.version, static_cast<std::uint64_t>(work_->model().spec().parameter_count())});
     });
   }

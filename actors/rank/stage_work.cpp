@@ -179,6 +179,7 @@ Status StageWork::open_data() {
 }
 
 Status StageWork::start_stage(std::int32_t stage_index, std::uint64_t steps_done) {
+  if (trainer_ && stage_ == stage_index && stage_step_ == steps_done) return {}; // in the middle of it: only the head is a new one
   stage_ = stage_index;
   stage_step_ = steps_done;
   TROUPE_TRY_STATUS(open_data());

@@ -28,6 +28,17 @@ class RolloutLogic final : public WorkerLogic {
     post([threads = options.threads] { at::set_num_threads(threads); });
   }
 
+  void orphaned() override {
+    post([this] { work_.pause(); });
+  }
+
+  void adopted(std::function<void(std::optional<PolicyVersion>)> hello) override {
+    post([this, hello = std::move(hello)] {
+      work_.reset();
+      hello(held_.version());
+    });
+  }
+
   void joined() override { caf::delayed_anon_send(caf::actor{context_.self}, options_.gauges_every, Tick{0}); }
 
   caf::message_handler handlers() override {

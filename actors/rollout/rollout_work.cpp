@@ -125,8 +125,14 @@ Status RolloutWork::submit(std::uint64_t key, const Group& group, Sample& sample
   return {};
 }
 
+void RolloutWork::reset() {
+  cancel({true, {}});
+  drain_until_.reset();
+  drained_sent_ = paused_ = false;
+}
+
 bool RolloutWork::advance() {
-  if (engine_.idle()) {
+  if (engine_.idle() || paused_) {
     flush();
     return false;
   }

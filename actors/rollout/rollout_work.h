@@ -42,6 +42,11 @@ class RolloutWork {
   [[nodiscard]] model::Model& model() { return policy_.model; }
   [[nodiscard]] PolicyVersion version() const { return engine_.version(); }
 
+  /// Computes nothing until `reset`.
+  void pause() { paused_ = true; }
+  /// Drops all work, drain included: a new head gives it out again.
+  void reset();
+
   /// One engine step and what follows from it. False when there is nothing to compute.
   bool advance();
   /// Fails calls whose answer is overdue and ends a drain whose time is up.
@@ -99,7 +104,7 @@ class RolloutWork {
   std::vector<EnvironmentCall> asking_;       // of the coming flush
   std::map<std::uint64_t, SamplesDone> done_; // of the coming flush, by group
   std::optional<Clock::time_point> drain_until_;
-  bool drained_sent_ = false;
+  bool drained_sent_ = false, paused_ = false;
   std::uint64_t tokens_ = 0;
   Clock::time_point gauges_at_ = Clock::now();
 };

@@ -93,4 +93,11 @@ Result<Credential> make_credential(const std::filesystem::path& folder, const st
   return credential;
 }
 
+Result<Credential> open_credential(const std::filesystem::path& folder, const std::string& run_id) {
+  const Credential credential{folder / "node.crt", folder / "node.key", folder / "authority.crt"};
+  for (const std::string& file : {credential.certificate, credential.key, credential.authority})
+    if (!std::filesystem::exists(file)) return make_credential(folder, run_id);
+  return credential;
+}
+
 } // namespace troupe::actors

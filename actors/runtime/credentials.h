@@ -21,4 +21,7 @@ struct Credential {
 /// Errors: as system_error; kInternal with OpenSSL's text.
 [[nodiscard]] Result<Credential> make_credential(const std::filesystem::path& folder, const std::string& run_id);
 
+/// The credential that the folder holds, or a new one. Errors: those of make_credential.
+[[nodiscard]] Result<Credential> open_credential(const std::filesystem::path& folder, const std::string& run_id);
+
 } // namespace troupe::actors

@@ -25,6 +25,8 @@ std::string encode_frame(const WorkerFrame& f) {
               {"certificate", f.credential.certificate},
               {"key", f.credential.key},
               {"authority", f.credential.authority},
+              {"lease_ms", f.lease_ms},
+              {"head_wait_ms", f.head_wait_ms},
               {"experiment", f.experiment}}
       .dump();
 }
@@ -47,6 +49,8 @@ Result<WorkerFrame> decode_frame(std::string_view text) {
     j.at("certificate").get_to(f.credential.certificate);
     j.at("key").get_to(f.credential.key);
     j.at("authority").get_to(f.credential.authority);
+    j.at("lease_ms").get_to(f.lease_ms);
+    j.at("head_wait_ms").get_to(f.head_wait_ms);
     j.at("experiment").get_to(f.experiment);
     return f;
   } catch (const json::exception& e) {

@@ -28,6 +28,8 @@ struct WorkerFrame {
   std::string head_host;
   std::uint16_t head_port = 0;
   Credential credential;
+  std::int64_t lease_ms = 5000;      ///< Without the head for this long, a worker stops at its next edge.
+  std::int64_t head_wait_ms = 60000; ///< Without the head for this long, an agent kills its workers and exits.
   std::string experiment; ///< The resolved config as JSON.
 };
 

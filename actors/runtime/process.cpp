@@ -30,8 +30,10 @@ namespace {
     [[maybe_unused]] const auto n = ::write(report, &error, sizeof error);
     ::_exit(127);
   };
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127); // the parent died before the line above
+  if (!spec.outlives) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127); // the parent died before the line above
+  }
   if (spec.new_session) ::setsid();
   ::signal(SIGPIPE, SIG_DFL);
   sigset_t none;

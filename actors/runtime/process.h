@@ -23,6 +23,7 @@ struct ProcessSpec {
   std::vector<std::string> argv;     ///< argv[0] included.
   std::vector<std::pair<int, int>> descriptors; ///< (ours, the child's number); everything else is closed on exec.
   std::filesystem::path output;      ///< stdout and stderr are appended here; empty: inherited.
+  bool outlives = false;             ///< Goes on when this process dies.
   bool new_session = true;           ///< A session of its own, so that a terminal's Ctrl-C does not reach it.
 };
 

@@ -8,9 +8,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "actors/runtime/frame.h"
 #include "actors/runtime/progress.h"
+#include "base/ids.h"
 #include "base/result.h"
 #include "base/units.h"
 
@@ -19,7 +21,7 @@ namespace troupe::actors {
 /// What the logic of a worker is given. Valid as long as the logic lives.
 struct WorkerContext {
   caf::event_based_actor* self = nullptr;
-  caf::actor head;
+  caf::actor head; ///< The way to it: messages are dropped while there is none.
   const WorkerFrame* frame = nullptr;
   Duration heartbeat{};
   WorkProgress* progress = nullptr; ///< For the thread on which the worker computes.
@@ -36,6 +38,11 @@ class WorkerLogic {
   [[nodiscard]] virtual caf::message_handler handlers() = 0;
   /// Called once after the head was told of this worker.
   virtual void joined() {}
+  /// Nobody has spoken for the head for the whole lease: stop at the next edge.
+  virtual void orphaned() {}
+  /// A head of a later term is there. What the lost one had asked for is void, except training steps that are done or under way. Calls `hello`,
+  /// from any thread, with the version of the weights it holds, once that is certain.
+  virtual void adopted(std::function<void(std::optional<PolicyVersion>)> hello) { hello(std::nullopt); }
 };
 
 using MakeLogic = std::function<Result<std::unique_ptr<WorkerLogic>>(const WorkerContext&)>;

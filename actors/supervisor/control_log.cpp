@@ -51,15 +51,31 @@ Result<ControlLog::Opened> ControlLog::open(const std::filesystem::path& path) {
   if (!file.valid()) return tl::unexpected(system_error("open", path, errno));
   if (good < content.size() && ::ftruncate(file.get(), static_cast<off_t>(good)) != 0) return tl::unexpected(system_error("repair", path, errno));
   opened.log.reset(new ControlLog(std::move(file), path));
+  opened.log->state_ = opened.state;
+  opened.log->bytes_ = good;
   return opened;
 }
 
 void ControlLog::append(const protocol::control::Record& record) {
   const std::string line = encode(record);
+  (void)protocol::apply(state_, record); // a record that is refused is refused again when it is read
   Status done = write_all(file_.get(), std::as_bytes(std::span(line)), path_);
-  if (done && ::fdatasync(file_.get()) != 0) done = tl::unexpected(system_error("fsync", path_, errno));
+  bytes_ += line.size();
+  if (done && protocol::must_be_durable(record) && ::fdatasync(file_.get()) != 0) done = tl::unexpected(system_error("fsync", path_, errno));
+  if (done && bytes_ >= compact_at_) return compact();
   if (done || std::exchange(complained_, true)) return;
   log_error(done.error().to_string() + "; a restart of the supervisor may not know of what follows");
+}
+
+void ControlLog::compact() {
+  std::string text;
+  for (const auto& record : protocol::records_of(state_)) text += encode(record);
+  compact_at_ = text.size() + kCompactBytes;
+  if (const auto written = write_file_atomic(path_, text, 0644); !written) return log_warning("the control log grows on: " + written.error().to_string());
+  FileDescriptor file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!file.valid()) return log_error(system_error("open", path_, errno).to_string() + "; a restart of the supervisor may not know of what follows");
+  file_ = std::move(file);
+  bytes_ = text.size();
 }
 
 } // namespace troupe::actors

@@ -1,5 +1,5 @@
 /// @file
-/// The write-ahead log of control state: one JSON record a line with a checksum, fsynced before the record takes effect.
+/// The write-ahead log of control state: one JSON record a line with a checksum, on disk before the record takes effect.
 #pragma once
 
 #include <filesystem>
@@ -14,18 +14,24 @@ namespace troupe::actors {
 /// `<run.dir>/control.log`. One writer.
 class ControlLog {
  public:
+  static constexpr std::size_t kCompactBytes = std::size_t{4} << 20;
   struct Opened;
   /// Replays the log and opens it for appending. A torn last line (a crash in the middle of an append) is cut off; any other damage is an
   /// error. A missing file is an empty log. Errors: kCorrupt naming the line; as system_error.
   [[nodiscard]] static Result<Opened> open(const std::filesystem::path& path);
 
-  /// Durable when it returns. A disk that is full is reported once on the log and counted: control goes on without the record.
+  /// Survives this process when it returns, and the machine if protocol::must_be_durable says so. A disk that is full is reported once on
+  /// the log: control goes on without the record. From time to time the log is replaced by the fewest records that say the same.
   void append(const protocol::control::Record& record);
 
  private:
   ControlLog(FileDescriptor file, std::filesystem::path path) : file_(std::move(file)), path_(std::move(path)) {}
   FileDescriptor file_;
   std::filesystem::path path_;
+  void compact();
+
+  protocol::control::State state_;
+  std::size_t bytes_ = 0, compact_at_ = kCompactBytes;
   bool complained_ = false;
 };
 

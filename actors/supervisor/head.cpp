@@ -6,7 +6,6 @@
 #include "actors/runtime/system.h"
 #include "actors/supervisor/control_log.h"
 #include "actors/supervisor/head_internal.h"
-#include "actors/supervisor/roster.h"
 #include "base/log.h"
 
 namespace troupe::actors {
@@ -31,14 +30,16 @@ std::vector<protocol::StageSpec> specs(const SupervisorOptions& options) {
 } // namespace
 
 Head::Head(caf::event_based_actor* self, const SupervisorOptions& options, HeadStart start, WorkerFrame frame, Observer& observer, ControlLog& log,
-           HeadOutcome& outcome)
+           LocalAgent& agent, HeadOutcome& outcome)
     : self_(self),
       options_(options),
       start_(std::move(start)),
       frame_(std::move(frame)),
       observer_(observer),
       log_(log),
+      agent_(agent),
       outcome_(outcome),
+      agent_restarts_(options.membership.restart),
       membership_(scaled(options.membership)),
       run_(options.run, specs(options)),
       rollout_(options.rollout, start_.ledger),
@@ -71,14 +72,11 @@ caf::behavior Head::make_behavior() {
 void Head::begin() {
   const auto now = head_now();
   step_began_ = stage_began_ = now;
+  lease_request_ = start_.term << 32; // readers' requests of an earlier head were lower
   commit_event(protocol::checkpoint::Found{start_.commits});
-  for (const RoleRow& row : roster()) {
-    const auto scaled_count = start_.wanted.find(row.role);
-    const bool was_scaled = scaled_count != start_.wanted.end();
-    member_event(pm::SetWanted{row.role, was_scaled ? scaled_count->second.count : row.count(options_), was_scaled ? scaled_count->second.generation : 1});
-  }
-  run_event(protocol::run::Start{start_.position, start_.epoch});
   arm(kSecondTimer, now + std::chrono::seconds(1));
+  if (start_.warm) return arm(kAdoptTimer, now + from_seconds(5 * time_scale()));
+  begin_cold({});
 }
 
 caf::message_handler Head::worker_handlers() {
@@ -138,7 +136,7 @@ caf::message_handler Head::control_handlers() {
         observer_.event("stop", "", {{"reason", stop.reason}});
         run_event(protocol::run::Stop{});
       },
-      [this](const AgentEnded& agent) { run_event(protocol::run::Broken{"the node agent of this machine ended: " + agent.how}); },
+      [this](const AgentEnded& agent) { agent_gone(agent.pid, agent.how); },
       [this](const Tick& t) { tick(t.timer); },
   };
 }
@@ -154,6 +152,8 @@ void Head::tick(std::uint64_t timer) {
     case kRolloutTimer: return rollout_event(protocol::Wake{});
     case kCommitTimer: return commit_event(protocol::Wake{});
     case kSecondTimer: return every_second();
+    case kAdoptTimer: return begun_ ? void() : begin_cold("nobody it left behind answered");
+    case kAgentTimer: return start_agent();
     default: return;
   }
 }
@@ -188,6 +188,7 @@ void Head::end(protocol::RunExit exit, const std::string& reason) {
   observer_.event("run_ended", "", {{"exit", std::string(to_string(exit))}, {"reason", reason}});
   log_.append(protocol::control::Ended{exit});
   observer_.close(summary());
+  begun_ = true;
   for (auto& [name, worker] : workers_) caf::anon_send(worker.actor, StopWorker{"the run has ended"});
   for (auto& [id, agent] : nodes_) caf::anon_send(agent, StopNode{"the run has ended"});
   self_->quit();

@@ -9,6 +9,8 @@
 #include <caf/event_based_actor.hpp>
 #include <caf/message_handler.hpp>
 
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -33,7 +35,7 @@ namespace troupe::actors {
 
 class ControlLog;
 
-/// Where a run begins: zero, or the newest commit.
+/// Where a run begins: zero, or the newest commit. With `warm`, first an attempt to go on with the processes that the lost head left behind.
 struct HeadStart {
   std::uint64_t term = 1;
   std::uint32_t epoch = 0;
@@ -41,6 +43,13 @@ struct HeadStart {
   protocol::LedgerSnapshot ledger;
   std::map<protocol::Role, protocol::control::WantedCount> wanted; ///< Scales of earlier terms.
   std::vector<PolicyVersion> commits;
+  std::optional<protocol::control::State> warm; ///< The log, when its agent is alive.
+};
+
+/// The node agent of this machine.
+struct LocalAgent {
+  std::function<Result<pid_t>()> start; ///< May be called from any thread.
+  std::atomic<pid_t> pid{-1};           ///< The one that is running, or was last.
 };
 
 /// How a run ended.
@@ -52,16 +61,17 @@ struct HeadOutcome {
 class Head {
  public:
   Head(caf::event_based_actor* self, const SupervisorOptions& options, HeadStart start, WorkerFrame frame, Observer& observer, ControlLog& log,
-       HeadOutcome& outcome);
+       LocalAgent& agent, HeadOutcome& outcome);
   caf::behavior make_behavior();
 
  private:
-  enum Timer : std::uint64_t { kMembershipTimer, kRunTimer, kRolloutTimer, kCommitTimer, kSecondTimer };
+  enum Timer : std::uint64_t { kMembershipTimer, kRunTimer, kRolloutTimer, kCommitTimer, kSecondTimer, kAdoptTimer, kAgentTimer };
   struct WorkerEntry {
     protocol::WorkerId id;
     caf::actor actor;
     std::int32_t pid = 0;
     PolicyVersion version;
+    bool holds = false; // said so when it came
   };
   struct KeptGroup { // what the ledger's groups stand for
     std::vector<std::int32_t> prompt_ids;
@@ -88,6 +98,18 @@ class Head {
   void send(const protocol::WorkerId& id, Message&& message);
   template <class Message>
   void send_rank(Message&& message);
+
+  // head_adopt.cpp: the beginning, with new processes or with those that a lost head left behind; the agent of this machine
+  void begin_cold(const std::string& why_not_warm);
+  void begin_warm(PolicyVersion rank);
+  void want_workers();
+  [[nodiscard]] bool adopt_node(const NodeHello& hello, const caf::actor& agent);
+  void adopt_worker(const Hello& hello, const protocol::WorkerId& id);
+  void register_worker(const protocol::WorkerId& id);
+  void start_agent();
+  void agent_gone(pid_t pid, const std::string& how);
+  void log_tally();
+  void restore_tally(const std::string& json);
 
   // head_members.cpp
   void member_event(const protocol::membership::Event& event);
@@ -127,6 +149,7 @@ class Head {
   void perform(const protocol::checkpoint::NotSaved& e);
   void perform(const protocol::checkpoint::Remove& e);
   void send_mesh();
+  [[nodiscard]] std::string commit_folder(PolicyVersion version) const;
   void prepare_memory();
   void layout_is(const StateLayoutIs& message);
   void memory_ready(const MemoryReady& message);
@@ -179,7 +202,12 @@ class Head {
   WorkerFrame frame_; // of this run; name, role and so on are filled in per worker
   Observer& observer_;
   ControlLog& log_;
+  LocalAgent& agent_;
   HeadOutcome& outcome_;
+  bool begun_ = false;                        // the run goes on; before: waiting for what a lost head left behind
+  std::vector<protocol::WorkerId> early_;     // adopted workers that said hello before it
+  std::vector<std::pair<Hello, caf::actor>> before_node_; // hellos that overtook that of their agent
+  protocol::RestartPolicy agent_restarts_;
 
   protocol::Membership membership_;
   protocol::RunDirector run_;

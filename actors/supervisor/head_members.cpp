@@ -1,4 +1,5 @@
 #include <caf/all.hpp>
+#include <signal.h>
 
 #include "actors/runtime/names.h"
 #include "actors/supervisor/control_log.h"
@@ -18,6 +19,7 @@ void Head::member_event(const pm::Event& event) {
 }
 
 void Head::node_joined(const NodeHello& hello, const caf::actor& agent) {
+  if (adopt_node(hello, agent)) return;
   if (hello.term != start_.term) {
     self_->send(agent, FencedOff{"the agent belongs to term " + std::to_string(hello.term) + ", this is term " + std::to_string(start_.term)});
     return;
@@ -32,34 +34,26 @@ void Head::node_joined(const NodeHello& hello, const caf::actor& agent) {
 void Head::worker_joined(const Hello& hello, const caf::actor& worker) {
   const auto id = worker_id(hello.name, hello.incarnation);
   const auto member = id ? membership_.members().find(*id) : membership_.members().end();
-  if (!id || hello.term != start_.term || member == membership_.members().end()) {
+  if (start_.warm && !begun_ && nodes_.empty() && hello.term < start_.term) return before_node_.push_back({hello, worker});
+  const bool adopted = start_.warm && hello.term < start_.term && id && workers_.count(hello.name) == 0;
+  if (!id || (hello.term != start_.term && !adopted) || member == membership_.members().end()) {
     self_->send(worker, FencedOff{hello.name + " (incarnation " + std::to_string(hello.incarnation) + ", term " + std::to_string(hello.term) +
                                   ") is not, or no longer, part of this run"});
     return;
   }
   workers_[hello.name] = {*id, worker, hello.pid, {}};
   self_->monitor(worker);
-  observer_.event("worker_joined", hello.name, {{"incarnation", hello.incarnation}, {"pid", hello.pid}});
-  member_event(pm::Registered{*id});
-  switch (id->role) {
-    case Role::kRollout: return rollout_event(pr::WorkerJoined{*id, std::nullopt});
-    case Role::kEnvironment: router_.runner_joined(hello.name); break;
-    case Role::kCheckpointWriter:
-      prepared_layout_.clear();
-      commit_event(protocol::checkpoint::WriterJoined{});
-      break;
-    case Role::kRank: send_mesh(); break;
-  }
-  member_event(pm::Serving{*id});
+  observer_.event(adopted ? "worker_adopted" : "worker_joined", hello.name, {{"incarnation", hello.incarnation}, {"pid", hello.pid}});
+  if (adopted) return adopt_worker(hello, *id);
+  register_worker(*id);
 }
 
 void Head::link_down(const caf::actor_addr& who) {
   for (const auto& [id, agent] : nodes_)
     if (agent.address() == who) {
-      const protocol::NodeId lost = id;
-      nodes_.erase(lost);
-      observer_.event("node_lost", to_string(lost), {});
-      return member_event(pm::NodeLost{lost, "the connection to its agent is gone"});
+      const pid_t pid = agent_.pid;
+      if (pid > 0) ::kill(pid, SIGKILL); // dead already, or frozen: its workers must not live on beside their replacements
+      return agent_gone(pid, "the connection to it is gone");
     }
   for (const auto& [name, worker] : workers_)
     if (worker.actor.address() == who) return member_event(pm::LinkDown{worker.id});
@@ -115,6 +109,7 @@ void Head::perform(const pm::Gone& e) {
   observer_.event("worker_gone", name, {{"incarnation", e.worker.incarnation}, {"reason", e.reason}, {"unexpected", e.unexpected}});
   if (e.unexpected) observer_.say("troupe: " + name + " is gone: " + e.reason);
   if (entry(e.worker) != nullptr) workers_.erase(name);
+  pids_.erase({name, e.worker.incarnation});
   gauges_.erase(name);
   switch (e.worker.role) {
     case Role::kRollout:

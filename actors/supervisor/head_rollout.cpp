@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/runtime/names.h"
+#include "actors/supervisor/control_log.h"
 #include "actors/supervisor/head_internal.h"
 #include "base/log.h"
 
@@ -71,6 +72,7 @@ void Head::perform(const pr::RequestTrainStep& e) {
     for (const auto& [index, sample] : group.samples) message.samples.push_back(sample);
     send_rank(std::move(message));
   }
+  log_.append(protocol::control::Ordered{e.from, e.prompts}); // before the rank can make it
   send_rank(TrainStep{e.from, static_cast<std::uint32_t>(e.prompts.size())});
 }
 

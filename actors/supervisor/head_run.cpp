@@ -29,12 +29,13 @@ void Head::send_mesh() {
   std::string folder;
   if (mesh_wanted_->from_commit) {
     const auto it = commits_.find(*mesh_wanted_->from_commit);
-    folder = it != commits_.end() ? it->second.first
-                                  : (options_.folder / "checkpoints" /
-                                     ("step-" + std::to_string(mesh_wanted_->from_commit->step) + ".e" + std::to_string(mesh_wanted_->from_commit->epoch)))
-                                        .string();
+    folder = it != commits_.end() ? it->second.first : commit_folder(*mesh_wanted_->from_commit);
   }
-  send_rank(BuildMesh{mesh_wanted_->version, folder});
+  send_rank(BuildMesh{mesh_wanted_->version, folder, mesh_wanted_->held});
+}
+
+std::string Head::commit_folder(PolicyVersion version) const {
+  return (options_.folder / "checkpoints" / ("step-" + std::to_string(version.step) + ".e" + std::to_string(version.epoch))).string();
 }
 
 void Head::mesh_ready(const MeshReady& message) {
@@ -61,7 +62,10 @@ void Head::perform(const prun::StartStage& e) {
   if (stage.spec.kind == StageKind::kRl) rollout_event(pr::BeginTraining{stage.plan, e.steps_done, run_.position().version});
 }
 
-void Head::perform(const prun::TrainStep& e) { send_rank(TrainStep{e.from, 0}); }
+void Head::perform(const prun::TrainStep& e) {
+  log_.append(protocol::control::Ordered{e.from, {}});
+  send_rank(TrainStep{e.from, 0});
+}
 
 void Head::perform(const prun::StartEvaluation& e) {
   evaluation_stage_[e.evaluation] = e.stage;
@@ -90,13 +94,16 @@ void Head::perform(const prun::Rollback& e) {
   commit_event(pc::NewEpoch{e.epoch, 1});
 }
 
-void Head::perform(const prun::Progress& e) { log_.append(protocol::control::Progress{e.position}); }
+void Head::perform(const prun::Progress& e) {
+  log_.append(protocol::control::Progress{e.position, rollout_.snapshot()});
+  log_tally();
+}
 
 void Head::perform(const prun::Ended& e) { end(e.exit, e.reason); }
 
 void Head::step_done(const StepDone& message) {
   // An answer may come twice (the order is sent again while a step is long), or from an epoch that is over.
-  if (message.version != PolicyVersion{run_.epoch(), run_.position().version.step + 1}) return;
+  if (!begun_ || message.version != PolicyVersion{run_.epoch(), run_.position().version.step + 1}) return;
   report_step(message);
   // The rollout director hears of the step first, so that the ledger of a commit includes it; its effects (the next train step) come after the
   // run director's, so that a snapshot is taken before the weights change.
@@ -111,6 +118,7 @@ void Head::step_done(const StepDone& message) {
 }
 
 void Head::exported(const Exported& message) {
+  if (!begun_) return; // asked for by the lost head
   if (!message.ok) return run_event(prun::Broken{"the export failed: " + message.error.to_string()});
   observer_.say("troupe: exported " + format_bytes(message.bytes) + " to " + message.folder);
   run_event(prun::StageDone{});

@@ -46,7 +46,8 @@ struct SupervisorOptions {
   Duration progress_interval = std::chrono::seconds(5);
 
   Duration heartbeat = std::chrono::milliseconds(200);
-  Duration head_wait = std::chrono::seconds(60);
+  Duration lease = std::chrono::seconds(5);      ///< Without the head for this long, workers stop at their next edge.
+  Duration head_wait = std::chrono::seconds(60); ///< Without the head for this long, agents end their workers and themselves.
   protocol::RunOptions run;
   protocol::RolloutOptions rollout;
   protocol::MembershipOptions membership;

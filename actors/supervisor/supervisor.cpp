@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <future>
+#include <thread>
 
+#include "actors/runtime/head_link.h"
 #include "actors/runtime/process.h"
 #include "actors/runtime/system.h"
 #include "actors/supervisor/control_log.h"
@@ -40,6 +42,10 @@ Status find_start(const SupervisorOptions& options, const protocol::control::Sta
   TROUPE_TRY(const auto commits, repository.list());
   for (const auto& commit : commits) start.commits.push_back(commit.version);
   start.epoch = control.epoch + 1;
+  if (control.agent && process_start_ticks(control.agent->pid) == control.agent->start_ticks) {
+    if (!control.ended) start.warm = control;
+    else ::kill(control.agent->pid, SIGKILL); // the run had ended, and it had not noticed
+  }
   if (!newest.loaded) return {}; // nothing was committed yet: from the start, in a new epoch
   const checkpoint::Record& record = newest.loaded->record();
   try {
@@ -97,7 +103,14 @@ Result<pid_t> start_agent(ProcessKeeper& keeper, const WorkerFrame& base, const 
   spec.argv = {"troupe", "node"};
   spec.descriptors = {{file.get(), kFrameDescriptor}};
   spec.output = fs::path(base.run_folder) / "logs" / "node1.log";
+  spec.outlives = true; // a supervisor that is killed is replaced, and finds it
   return keeper.start(std::move(spec));
+}
+
+// An agent that was told to end does so, and its workers with it; what is left is killed.
+void see_off(pid_t agent, std::uint64_t start_ticks) {
+  for (int i = 0; i < 300 && process_start_ticks(agent) == start_ticks; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (process_start_ticks(agent) == start_ticks) ::kill(agent, SIGKILL);
 }
 
 Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, WorkerFrame frame, Observer& observer, ControlLog& log) {
@@ -106,6 +119,13 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
   system_options.heartbeat = options.heartbeat;
   system_options.timeout = options.membership.dead_after;
   System system(system_options);
+  TROUPE_TRY(const auto self_exe, open_executable("/proc/self/exe"));
+  caf::actor ended_to; // set before the first agent is started
+  ProcessKeeper keeper([&](pid_t pid, ExitStatus status) {
+    caf::anon_send(ended_to, AgentEnded{pid, to_string(status) + "; log: " + frame.run_folder + "/logs/node1.log"});
+  });
+  LocalAgent agent{[&] { return start_agent(keeper, frame, self_exe); }, {}};
+  if (start.warm) agent.pid = start.warm->agent->pid;
   HeadOutcome outcome;
   // The head is told its own port through the frame, and the port is known only once it is published: it begins when both are there.
   std::promise<std::uint16_t> port;
@@ -115,7 +135,7 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
     return {[&, self](const Tick&) {
       WorkerFrame full = frame;
       full.head_port = port_known.get();
-      auto state = std::make_shared<Head>(self, options, start, full, observer, log, outcome);
+      auto state = std::make_shared<Head>(self, options, start, full, observer, log, agent, outcome);
       self->attach_functor([state] {});
       self->become(state->make_behavior());
     }};
@@ -123,6 +143,8 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
   TROUPE_TRY(const std::uint16_t bound, system.publish(head, "127.0.0.1", 0));
   port.set_value(bound);
   frame.head_port = bound;
+  ended_to = head;
+  TROUPE_TRY_STATUS(write_head_point(options.folder, {frame.term, frame.head_host, bound}));
   caf::anon_send(head, Tick{0});
 
   TROUPE_TRY(const auto folder, socket_folder(frame.run_id));
@@ -136,19 +158,13 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
   TROUPE_TRY_STATUS(write_control_point(point));
   const SignalThread signals(head);
 
-  TROUPE_TRY(const auto self_exe, open_executable("/proc/self/exe"));
-  std::promise<void> agent_ended;
-  ProcessKeeper keeper([&](pid_t, ExitStatus status) {
-    agent_ended.set_value();
-    caf::anon_send(head, AgentEnded{to_string(status) + "; log: " + frame.run_folder + "/logs/node1.log"});
-  });
-  TROUPE_TRY_STATUS(start_agent(keeper, frame, self_exe).map([](pid_t) {}));
   waiter->wait_for(head);
-  agent_ended.get_future().wait_for(std::chrono::seconds(3)); // it ends its workers; what is left is killed
+  if (const pid_t last = agent.pid; last > 0) see_off(last, process_start_ticks(last));
   server.reset();
   std::error_code ec;
   fs::remove_all(folder, ec);
   fs::remove(options.folder / "control.json", ec);
+  fs::remove(options.folder / "head.json", ec);
   return outcome;
 }
 
@@ -163,15 +179,16 @@ Result<HeadOutcome> run_supervisor(const SupervisorOptions& options) {
   HeadStart start;
   TROUPE_TRY_STATUS(find_start(options, opened.state, start));
   opened.log->append(protocol::control::Term{start.term});
-  if (start.epoch > opened.state.epoch) opened.log->append(protocol::control::Epoch{start.epoch});
   WorkerFrame frame;
   frame.run_id = new_run_id(options);
   frame.run_folder = options.folder.string();
   frame.term = start.term;
   frame.epoch = start.epoch;
   frame.head_host = "127.0.0.1";
+  frame.lease_ms = options.lease / std::chrono::milliseconds(1);
+  frame.head_wait_ms = options.head_wait / std::chrono::milliseconds(1);
   frame.experiment = options.experiment;
-  TROUPE_TRY(frame.credential, make_credential(options.folder / "credentials", frame.run_id));
+  TROUPE_TRY(frame.credential, open_credential(options.folder / "credentials", frame.run_id));
   TROUPE_TRY(auto observer, Observer::open(options));
   return host(options, std::move(start), std::move(frame), *observer, *opened.log);
 }

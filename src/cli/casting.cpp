@@ -100,6 +100,7 @@ actors::SupervisorOptions supervisor_options(const Experiment& e) {
   o.tensorboard = e.output.tensorboard;
   o.progress_interval = e.output.progress;
   o.heartbeat = e.control.heartbeat;
+  o.lease = e.control.lease;
   o.head_wait = e.control.head_wait;
   o.run = e.control.run;
   o.rollout = e.rollout.limits;

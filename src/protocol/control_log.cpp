@@ -47,6 +47,26 @@ Status fold(State& state, const Progress& r) {
   }
   state.epoch = r.position.version.epoch;
   state.position = r.position;
+  state.ledger = r.ledger;
+  state.ordered.clear();
+  state.order_open = false;
+  return {};
+}
+
+Status fold(State& state, const Ordered& r) {
+  if (r.from != state.position.version) return {};  // of a state that was rolled back
+  state.ordered = r.prompts;
+  state.order_open = true;
+  return {};
+}
+
+Status fold(State& state, const Agent& r) {
+  state.agent = r;
+  return {};
+}
+
+Status fold(State& state, const Tally& r) {
+  state.tally = r.json;
   return {};
 }
 
@@ -70,6 +90,32 @@ Status apply(State& state, const Record& record) {
   return std::visit([&](const auto& r) { return fold(state, r); }, record);
 }
 
+std::optional<WarmStart> warm_start(const State& state, PolicyVersion rank) {
+  const RunPosition& at = state.position;
+  if (state.ended || rank.epoch != state.epoch || at.version.epoch != state.epoch) return std::nullopt;
+  if (rank == at.version) return WarmStart{at, recalled(state.ledger), false};
+  if (!state.order_open || rank.step != at.version.step + 1) return std::nullopt;
+  return WarmStart{{at.stage, at.stage_step + 1, rank}, recalled(after_delivery(state.ledger, state.ordered)), true};
+}
+
+std::vector<Record> records_of(const State& state) {
+  std::vector<Record> records;
+  if (state.term > 0) records.emplace_back(Term{state.term});
+  for (const auto& [role, wanted] : state.wanted) records.emplace_back(Wanted{role, wanted.count, wanted.generation});
+  records.emplace_back(Progress{state.position, state.ledger});
+  records.emplace_back(Epoch{state.epoch});
+  if (state.order_open) records.emplace_back(Ordered{state.position.version, state.ordered});
+  if (state.agent) records.emplace_back(*state.agent);
+  if (!state.tally.empty()) records.emplace_back(Tally{state.tally});
+  if (state.committed) records.emplace_back(Committed{*state.committed});
+  if (state.ended) records.emplace_back(Ended{*state.ended});
+  return records;
+}
+
+bool must_be_durable(const Record& record) {
+  return !std::holds_alternative<Progress>(record) && !std::holds_alternative<Ordered>(record) && !std::holds_alternative<Tally>(record);
+}
+
 json to_json(const Record& record) {
   return std::visit(Overloaded{
                         [](const Term& r) -> json {
@@ -85,7 +131,16 @@ json to_json(const Record& record) {
                           return {{"kind", "epoch"}, {"epoch", r.epoch}};
                         },
                         [](const Progress& r) -> json {
-                          return {{"kind", "progress"}, {"position", to_json(r.position)}};
+                          return {{"kind", "progress"}, {"position", to_json(r.position)}, {"ledger", to_json(r.ledger)}};
+                        },
+                        [](const Ordered& r) -> json {
+                          return {{"kind", "ordered"}, {"epoch", r.from.epoch}, {"step", r.from.step}, {"prompts", r.prompts}};
+                        },
+                        [](const Agent& r) -> json {
+                          return {{"kind", "agent"}, {"pid", r.pid}, {"start_ticks", r.start_ticks}};
+                        },
+                        [](const Tally& r) -> json {
+                          return {{"kind", "tally"}, {"json", r.json}};
                         },
                         [](const Committed& r) -> json {
                           return {{"kind", "committed"}, {"position", to_json(r.position)}};
@@ -108,8 +163,16 @@ Result<Record> record_from_json(const json& object) {
     }
     if (kind == "progress" || kind == "committed") {
       TROUPE_TRY(const RunPosition position, position_from_json(object.at("position")));
-      return kind == "progress" ? Record{Progress{position}} : Record{Committed{position}};
+      if (kind == "committed") return Committed{position};
+      TROUPE_TRY(auto ledger, ledger_from_json(object.at("ledger")));
+      return Progress{position, std::move(ledger)};
     }
+    if (kind == "ordered") {
+      return Ordered{{object.at("epoch").get<std::uint32_t>(), object.at("step").get<std::uint64_t>()},
+                     object.at("prompts").get<std::vector<std::uint64_t>>()};
+    }
+    if (kind == "agent") return Agent{object.at("pid").get<std::int32_t>(), object.at("start_ticks").get<std::uint64_t>()};
+    if (kind == "tally") return Tally{object.at("json").get<std::string>()};
     if (kind == "ended") {
       const auto text = object.at("exit").get<std::string>();
       for (const RunExit exit : {RunExit::kDone, RunExit::kStopped, RunExit::kFailed}) {

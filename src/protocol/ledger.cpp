@@ -201,6 +201,33 @@ const LedgerSample* Ledger::sample(SampleId id) const {
 
 LedgerSample* Ledger::find_sample(SampleId id) { return const_cast<LedgerSample*>(std::as_const(*this).sample(id)); }
 
+LedgerSnapshot after_delivery(LedgerSnapshot snapshot, const std::vector<std::uint64_t>& prompts) {
+  LedgerCounters& c = snapshot.counters;
+  for (const std::uint64_t prompt : prompts) {
+    for (; snapshot.next_prompt <= prompt; ++snapshot.next_prompt) {
+      snapshot.pending.push_back(snapshot.next_prompt);
+      ++c.dispatched;
+      ++c.in_flight;
+    }
+    const auto it = std::lower_bound(snapshot.pending.begin(), snapshot.pending.end(), prompt);
+    if (it == snapshot.pending.end() || *it != prompt) continue;  // settled before: delivered once
+    snapshot.pending.erase(it);
+    if (c.in_flight == 0) {  // it waited to be dispatched again when the snapshot was taken
+      ++c.dispatched;
+      ++c.in_flight;
+    }
+    --c.in_flight;
+    ++c.delivered;
+  }
+  return snapshot;
+}
+
+LedgerSnapshot recalled(LedgerSnapshot snapshot) {
+  snapshot.counters.dispatched -= snapshot.counters.in_flight;
+  snapshot.counters.in_flight = 0;
+  return snapshot;
+}
+
 LedgerSnapshot Ledger::snapshot() const {
   LedgerSnapshot snapshot;
   snapshot.next_prompt = next_prompt_;

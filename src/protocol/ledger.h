@@ -54,6 +54,11 @@ struct LedgerSnapshot {
   LedgerCounters counters;             ///< With `in_flight` as it was when the snapshot was taken.
   friend bool operator==(const LedgerSnapshot&, const LedgerSnapshot&) = default;
 };
+/// The snapshot after `prompts` were delivered; ids that were dispatched since it was taken are counted as dispatched, those between them
+/// as pending.
+[[nodiscard]] LedgerSnapshot after_delivery(LedgerSnapshot snapshot, const std::vector<std::uint64_t>& prompts);
+/// The snapshot with what was in flight as if it had not been dispatched yet: it will be, under the same identities.
+[[nodiscard]] LedgerSnapshot recalled(LedgerSnapshot snapshot);
 [[nodiscard]] nlohmann::json to_json(const LedgerSnapshot& snapshot);
 /// Errors: kCorrupt when a field is missing, of the wrong type, or the counts do not balance.
 [[nodiscard]] Result<LedgerSnapshot> ledger_from_json(const nlohmann::json& json);

@@ -126,13 +126,19 @@ void Membership::on(const StartFailed& e) { gone(e.worker, "it could not be star
 
 void Membership::on(const Adopt& e) {
   if (find(e.worker) != nullptr) return;
-  Slot& slot = role(e.worker.role).slots[e.worker.index];
-  slot.next_incarnation = std::max(slot.next_incarnation, e.worker.incarnation + 1);
+  on(Known{e.worker});
   Member& member = members_[e.worker];
   member.id = e.worker;
   member.node = e.node;
+  member.restarts = role(e.worker.role).slots[e.worker.index].restarts;
   member.last_heard = now_;
   set_state(member, MemberState::kJoining);
+}
+
+void Membership::on(const Known& e) {
+  Slot& slot = role(e.worker.role).slots[e.worker.index];
+  slot.next_incarnation = std::max(slot.next_incarnation, e.worker.incarnation + 1);
+  slot.restarts = std::max(slot.restarts, e.worker.incarnation);
 }
 
 void Membership::on(const Wake&) {}

@@ -110,8 +110,12 @@ struct Adopt {
   WorkerId worker;
   NodeId node;
 };
+/// A worker that has ended while the head was away: its name goes on with the next incarnation.
+struct Known {
+  WorkerId worker;
+};
 using Event = std::variant<NodeJoined, NodeLost, NodeDraining, SetWanted, Registered, Serving, Heard, Worked, LinkDown, Unfit,
-                           Empty, Exited, StartFailed, Adopt, Wake>;
+                           Empty, Exited, StartFailed, Adopt, Known, Wake>;
 
 struct StartWorker {
   WorkerId worker;
@@ -202,6 +206,7 @@ class Membership {
   void on(const membership::Exited& e);
   void on(const membership::StartFailed& e);
   void on(const membership::Adopt& e);
+  void on(const membership::Known& e);
   void on(const Wake& e);
 
   enum class Blame { kWorker, kNode };

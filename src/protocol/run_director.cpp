@@ -41,6 +41,16 @@ void RunDirector::on(const Start& e) {
   build_mesh();
 }
 
+void RunDirector::on(const Adopt& e) {
+  TROUPE_CHECK(phase_ == Phase::kNew, "a run starts once");
+  position_ = e.position;
+  epoch_ = e.position.version.epoch;
+  committed_ = e.committed;
+  if (position_.stage >= stages_.size()) return end(RunExit::kDone, "every stage was done already");
+  enter(Phase::kMesh, options_.mesh_deadline);
+  effects_.emplace_back(BuildMesh{position_.version, std::nullopt, true});
+}
+
 void RunDirector::on(const MeshReady& e) {
   if (phase_ != Phase::kMesh || e.version != position_.version) return;
   enter_stage();

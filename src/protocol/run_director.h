@@ -53,6 +53,11 @@ struct Start {
   RunPosition position;
   std::uint32_t epoch = 0;
 };
+/// Goes on at `position` with ranks that hold its state: the head was lost, not they. `committed`: the newest checkpoint.
+struct Adopt {
+  RunPosition position;
+  std::optional<RunPosition> committed;
+};
 /// Every rank of the mesh holds the state asked for by BuildMesh.
 struct MeshReady {
   PolicyVersion version;
@@ -90,14 +95,15 @@ struct Broken {
   std::string reason;
 };
 struct Stop {};
-using Event = std::variant<Start, MeshReady, StepDone, StageDone, EvaluationDone, Saved, NotSaved, Drained, RankLost,
+using Event = std::variant<Start, Adopt, MeshReady, StepDone, StageDone, EvaluationDone, Saved, NotSaved, Drained, RankLost,
                            Broken, Stop, Wake>;
 
 /// Build the training mesh of `version.epoch` with the state of step `version.step`: of the newest commit, or, when
-/// `from_commit` is absent, of the start (model import or fresh initialisation).
+/// `from_commit` is absent, of the start (model import or fresh initialisation). `held`: the ranks have it already.
 struct BuildMesh {
   PolicyVersion version;
   std::optional<PolicyVersion> from_commit;
+  bool held = false;
 };
 /// Enter a stage (again, after a rollback or resume). For rl: send BeginTraining with `steps_done` to the rollout
 /// director.
@@ -163,6 +169,7 @@ class RunDirector {
   enum class Phase { kNew, kMesh, kBefore, kRunning, kAfter, kStageSave, kDraining, kFinalSave, kEnded };
 
   void on(const run::Start& e);
+  void on(const run::Adopt& e);
   void on(const run::MeshReady& e);
   void on(const run::StepDone& e);
   void on(const run::StageDone& e);

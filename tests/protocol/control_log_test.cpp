@@ -17,15 +17,29 @@ RunPosition position(std::uint32_t epoch, std::uint64_t step) {
   return p;
 }
 
+LedgerSnapshot ledger(std::uint64_t next, std::vector<std::uint64_t> pending, std::uint64_t delivered, std::uint64_t in_flight) {
+  LedgerSnapshot s;
+  s.next_prompt = next;
+  s.pending = std::move(pending);
+  s.counters.dispatched = delivered + in_flight;
+  s.counters.delivered = delivered;
+  s.counters.in_flight = in_flight;
+  return s;
+}
+
 std::vector<Record> history() {
   return {Term{1},
           Wanted{Role::kRollout, 2, 1},
-          Progress{position(0, 3)},
+          Progress{position(0, 3), ledger(10, {8, 9}, 8, 2)},
+          Ordered{{0, 3}, {8}},
+          Agent{77, 123456},
+          Tally{R"({"tokens":5})"},
           Committed{position(0, 3)},
           Wanted{Role::kRollout, 6, 2},
           Epoch{1},
           Term{2},
-          Progress{position(1, 4)},
+          Progress{position(1, 4), ledger(12, {11}, 11, 1)},
+          Ordered{{1, 4}, {11, 12}},
           Ended{RunExit::kStopped}};
 }
 
@@ -54,7 +68,7 @@ TEST(ControlLog, OlderTermsEpochsAndCommitsAreFencedAndChangeNothing) {
   for (const Record& record : history()) ASSERT_TRUE(apply(state, record));
   const State before = state;
   for (const Record& old :
-       std::vector<Record>{Term{2}, Term{1}, Epoch{0}, Progress{position(0, 9)}, Committed{position(0, 2)}}) {
+       std::vector<Record>{Term{2}, Term{1}, Epoch{0}, Progress{position(0, 9), {}}, Committed{position(0, 2)}}) {
     const Status status = apply(state, old);
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kFenced);
@@ -72,6 +86,58 @@ TEST(ControlLog, RecordsSurviveJson) {
     ASSERT_TRUE(apply(through_json, *back));
   }
   EXPECT_EQ(direct, through_json);
+}
+
+TEST(ControlLog, TheFewestRecordsSayTheSame) {
+  State state, again;
+  for (const Record& record : history()) {
+    ASSERT_TRUE(apply(state, record));
+    again = {};
+    for (const Record& r : records_of(state)) ASSERT_TRUE(apply(again, r)) << to_json(r).dump();
+    EXPECT_EQ(again, state);
+  }
+  EXPECT_LT(records_of(state).size(), history().size());
+}
+
+State before_step_five(PolicyVersion order_from = {1, 4}) {
+  State state;
+  for (const Record& r : std::vector<Record>{Term{2}, Epoch{1}, Progress{position(1, 4), ledger(12, {10, 11}, 10, 2)}, Ordered{order_from, {10, 13}}})
+    EXPECT_TRUE(apply(state, r));
+  return state;
+}
+
+TEST(WarmStart, ARankThatHoldsWhatWasLoggedGoesOnThere) {
+  const auto start = warm_start(before_step_five(), {1, 4});
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->position, position(1, 4));
+  EXPECT_FALSE(start->step_ahead);
+  EXPECT_EQ(start->ledger, ledger(12, {10, 11}, 10, 0)) << "what was in flight will be dispatched under the same identities";
+}
+
+TEST(WarmStart, ARankThatMadeTheOrderedStepIsOneAheadAndItsPromptsAreDelivered) {
+  const auto start = warm_start(before_step_five(), {1, 5});
+  ASSERT_TRUE(start);
+  EXPECT_TRUE(start->step_ahead);
+  EXPECT_EQ(start->position, position(1, 5));
+  // 12 and 13 were dispatched after the log was written: 13 was in the batch, 12 goes out again.
+  EXPECT_EQ(start->ledger, ledger(14, {11, 12}, 12, 0));
+}
+
+TEST(WarmStart, AnythingElseGoesBackToACheckpoint) {
+  EXPECT_FALSE(warm_start(before_step_five(), {0, 4})) << "of another epoch";
+  EXPECT_FALSE(warm_start(before_step_five(), {1, 6})) << "two steps ahead: impossible, so not trusted";
+  EXPECT_FALSE(warm_start(before_step_five(), {1, 3}));
+  EXPECT_FALSE(warm_start(before_step_five({1, 3}), {1, 5})) << "the order was that of another step";
+  State ended = before_step_five();
+  ASSERT_TRUE(apply(ended, Ended{RunExit::kFailed}));
+  EXPECT_FALSE(warm_start(ended, {1, 4}));
+}
+
+TEST(WarmStart, DeliveringTwiceCountsOnce) {
+  const LedgerSnapshot before = ledger(12, {10, 11}, 10, 2);
+  EXPECT_EQ(after_delivery(before, {10, 10}), ledger(12, {11}, 11, 1));
+  EXPECT_EQ(after_delivery(before, {3}), before) << "settled long ago";
+  EXPECT_TRUE(ledger_from_json(to_json(after_delivery(before, {11, 20})))) << "it balances";
 }
 
 TEST(ControlLog, BadRecordsAreCorruptNotFatal) {

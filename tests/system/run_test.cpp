@@ -106,24 +106,6 @@ TEST_F(RunTest, StopsSavesAndResumes) {
   EXPECT_EQ(s["steps"], 1020);
 }
 
-TEST_F(RunTest, ADeadNodeAgentEndsTheRunAndLeavesNoProcess) {
-  start({"--set", "stage.rl.steps=100000", "--set", "checkpoint.every=0"});
-  ASSERT_TRUE(wait_until([&] { return training_rl(1); }));
-  std::vector<pid_t> pids;
-  for (const json& a : actors()) pids.push_back(a["pid"].get<int>());
-  ASSERT_EQ(pids.size(), 5u);
-  std::ifstream events(fs::path(run_dir()) / "events.jsonl");
-  pid_t agent = -1;
-  for (std::string line; std::getline(events, line);)
-    if (const json e = json::parse(line, nullptr, false); e.is_object() && e["event"] == "node_joined") agent = e["pid"].get<int>();
-  ASSERT_GT(agent, 0);
-  ::kill(agent, SIGKILL);
-  EXPECT_EQ(finish(), 1);
-  EXPECT_EQ(summary()["exit"], "failed");
-  EXPECT_NE(read_file(folder / "run.err").value_or("").find("node agent"), std::string::npos);
-  for (const pid_t pid : pids) EXPECT_TRUE(wait_until([&] { return ::kill(pid, 0) != 0; }, 5s)) << pid;
-}
-
 TEST_F(RunTest, SaysWhatIsWrongBeforeAnythingStarts) {
   const struct {
     std::string set, expected;

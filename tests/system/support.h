@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -57,6 +58,8 @@ sampling = { max_new_tokens = 5 }
 problems = 50
 [checkpoint]
 every = 5
+[control]
+head_wait = "8s"
 [[stage]]
 type = "sft"
 steps = 20
@@ -90,6 +93,7 @@ class RunTest : public testing::Test {
       ::kill(run_pid, SIGKILL);
       ::waitpid(run_pid, nullptr, 0);
     }
+    for (const pid_t agent : agents()) ::kill(agent, SIGKILL); // one outlives its supervisor for a while
     if (HasFailure()) dump_logs();
     fs::remove_all(folder);
   }
@@ -153,6 +157,25 @@ class RunTest : public testing::Test {
   bool training_rl(std::uint64_t step) const {
     const json s = status();
     return s.is_object() && s["stage"] == "rl" && s["step"] >= step;
+  }
+  // The pids of every node agent the run ever had.
+  std::vector<pid_t> agents() const {
+    std::vector<pid_t> pids;
+    for (const json& e : events("node_joined")) pids.push_back(e["pid"].get<pid_t>());
+    return pids;
+  }
+  std::vector<json> events(const std::string& kind) const {
+    std::vector<json> found;
+    std::ifstream file(fs::path(run_dir()) / "events.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (json e = json::parse(line, nullptr, false); e.is_object() && e["event"] == kind) found.push_back(std::move(e));
+    return found;
+  }
+  std::map<std::string, pid_t> pids() const {
+    std::map<std::string, pid_t> all;
+    for (const json& a : actors())
+      if (a["pid"].is_number()) all[a["name"]] = a["pid"].get<pid_t>();
+    return all;
   }
   json summary() const { return json::parse(read_file(fs::path(run_dir()) / "summary.json").value_or("null"), nullptr, false); }
 

@@ -52,6 +52,19 @@ TEST_F(ControlLogTest, ATornLastLineIsCutAtEveryByte) {
   }
 }
 
+TEST_F(ControlLogTest, IsReplacedByAShortOneWhenItIsLong) {
+  {
+    auto opened = ControlLog::open(path);
+    opened->log->append(Term{7});
+    for (std::uint64_t step = 1; step <= 40000; ++step) opened->log->append(Progress{{0, step, {0, step}}, {}});
+  }
+  EXPECT_LT(fs::file_size(path), 2 * ControlLog::kCompactBytes);
+  const auto again = ControlLog::open(path);
+  ASSERT_TRUE(again) << again.error().to_string();
+  EXPECT_EQ(again->state.term, 7u);
+  EXPECT_EQ(again->state.position.version.step, 40000u);
+}
+
 TEST_F(ControlLogTest, DamageInTheMiddleIsAnErrorThatNamesTheLine) {
   {
     auto opened = ControlLog::open(path);
