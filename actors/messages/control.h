@@ -30,10 +30,11 @@ bool inspect(Inspector& f, ControlReply& x) {
 /// First time: drain, save, exit. Second time: exit now.
 struct StopRun {
   std::string reason;
+  bool preempted = false; ///< By whoever runs the machine (SIGTERM): exit code 75 says that it can go on elsewhere.
 };
 template <class Inspector>
 bool inspect(Inspector& f, StopRun& x) {
-  return f.object(x).fields(f.field("reason", x.reason));
+  return f.object(x).fields(f.field("reason", x.reason), f.field("preempted", x.preempted));
 }
 
 /// The node agent's process on the head's machine ended while the run goes on.

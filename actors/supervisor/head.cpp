@@ -134,6 +134,7 @@ caf::message_handler Head::control_handlers() {
       [this](const StopRun& stop) {
         observer_.say("troupe: " + stop.reason + (run_.stopping() ? "; ending at once" : "; finishing the step and saving (again to end at once)"));
         observer_.event("stop", "", {{"reason", stop.reason}});
+        if (!run_.stopping()) outcome_.preempted = stop.preempted;
         run_event(protocol::run::Stop{});
       },
       [this](const AgentEnded& agent) { agent_gone(agent.pid, agent.how); },
@@ -184,7 +185,8 @@ void Head::note(const protocol::Note& note) {
 
 void Head::end(protocol::RunExit exit, const std::string& reason) {
   if (std::exchange(ended_, true)) return;
-  outcome_ = {exit, reason};
+  outcome_.exit = exit;
+  outcome_.reason = reason;
   observer_.event("run_ended", "", {{"exit", std::string(to_string(exit))}, {"reason", reason}});
   log_.append(protocol::control::Ended{exit});
   observer_.close(summary());

@@ -56,6 +56,7 @@ struct LocalAgent {
 struct HeadOutcome {
   protocol::RunExit exit = protocol::RunExit::kFailed;
   std::string reason;
+  bool preempted = false; ///< The first to ask for a stop was SIGTERM.
 };
 
 class Head {

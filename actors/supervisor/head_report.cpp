@@ -190,7 +190,7 @@ std::string Head::answer(const std::string& line) {
   if (command == "actors") return json{{"ok", true}, {"result", actors_json()}}.dump();
   if (command == "scale") return scale(request).dump();
   if (command == "stop") {
-    caf::anon_send(caf::actor{self_}, StopRun{"stop requested"});
+    caf::anon_send(caf::actor{self_}, StopRun{"stop requested", false});
     return R"({"ok":true})";
   }
   return json{{"ok", false}, {"error", "unknown command \"" + command + "\"; there are status, actors, scale, stop"}}.dump();

@@ -85,7 +85,7 @@ class SignalThread {
       signalfd_siginfo info{};
       if (::read(fd_.get(), &info, sizeof info) != sizeof info) continue;
       if (info.ssi_signo == SIGUSR1) return;
-      caf::anon_send(head_, StopRun{info.ssi_signo == SIGINT ? "interrupted" : "terminated"});
+      caf::anon_send(head_, StopRun{info.ssi_signo == SIGINT ? "interrupted" : "terminated", info.ssi_signo == SIGTERM});
     }
   }
   caf::actor head_;

@@ -76,7 +76,8 @@ Status check_policy(const Experiment& e, const data::Tokenizer& tokenizer) {
 int exit_code_of(const actors::HeadOutcome& outcome) {
   if (outcome.exit == protocol::RunExit::kDone) return kDone;
   if (outcome.exit == protocol::RunExit::kFailed) return kRunFailed;
-  return outcome.reason.starts_with("stopped at once") ? kInterruptedTwice : kDone;
+  if (outcome.reason.starts_with("stopped at once")) return kInterruptedTwice;
+  return outcome.preempted && outcome.reason.starts_with("stopped on request, saved") ? kPreempted : kDone;
 }
 
 Result<int> play(Experiment experiment, const json& provenance) {

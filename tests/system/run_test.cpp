@@ -33,7 +33,7 @@ TEST_F(RunTest, PlaysAnExperimentToItsEnd) {
 }
 
 TEST_F(RunTest, ReplacesKilledWorkersAndLosesNothing) {
-  start({"--set", "stage.rl.steps=1500", "--set", "checkpoint.every=200"});
+  start({"--set", "stage.rl.steps=700", "--set", "checkpoint.every=200"});
   ASSERT_TRUE(wait_until([&] { return training_rl(1); }));
   for (const std::string victim : {"rollout/0", "environment/0"}) {
     const json before = actors();
@@ -49,7 +49,7 @@ TEST_F(RunTest, ReplacesKilledWorkersAndLosesNothing) {
   const json s = summary();
   expect_sound_summary(s);
   EXPECT_EQ(s["restarts"], 2);
-  EXPECT_EQ(s["prompts"]["delivered"], 6000);
+  EXPECT_EQ(s["prompts"]["delivered"], 2800);
 }
 
 // Episodes of several turns, with a task in Python that dies in the middle: its episodes are played again, no sample is given up.
@@ -71,7 +71,7 @@ TEST_F(RunTest, PlaysTurnsAndReplaysThemWhenTheTaskDies) {
 }
 
 TEST_F(RunTest, ScalesWhileItRuns) {
-  start({"--set", "stage.rl.steps=1500", "--set", "checkpoint.every=200"});
+  start({"--set", "stage.rl.steps=700", "--set", "checkpoint.every=200"});
   ASSERT_TRUE(wait_until([&] { return training_rl(1); }));
   const auto serving = [&] {
     int count = 0;
@@ -87,11 +87,21 @@ TEST_F(RunTest, ScalesWhileItRuns) {
   ASSERT_EQ(finish(), 0);
   const json s = summary();
   expect_sound_summary(s);
-  EXPECT_EQ(s["prompts"]["delivered"], 6000);
+  EXPECT_EQ(s["prompts"]["delivered"], 2800);
+}
+
+TEST_F(RunTest, APreemptedRunSavesSaysSoAndGoesOnLater) {
+  start({"--set", "stage.rl.steps=400", "--set", "checkpoint.every=0"});
+  ASSERT_TRUE(wait_until([&] { return training_rl(3); }));
+  ASSERT_EQ(::kill(run_pid, SIGTERM), 0);
+  EXPECT_EQ(finish(), 75);
+  EXPECT_EQ(summary()["exit"], "stopped");
+  EXPECT_EQ(command({"run", "--resume", run_dir()}).code, 0);
+  EXPECT_EQ(summary()["steps"], 420);
 }
 
 TEST_F(RunTest, StopsSavesAndResumes) {
-  start({"--set", "stage.rl.steps=1000", "--set", "checkpoint.every=200"});
+  start({"--set", "stage.rl.steps=500", "--set", "checkpoint.every=200"});
   ASSERT_TRUE(wait_until([&] { return training_rl(3); }));
   ASSERT_EQ(command({"stop", "--run", run_dir()}).code, 0);
   EXPECT_EQ(finish(), 0);
@@ -103,7 +113,7 @@ TEST_F(RunTest, StopsSavesAndResumes) {
   const json s = summary();
   expect_sound_summary(s);
   EXPECT_EQ(s["exit"], "done");
-  EXPECT_EQ(s["steps"], 1020);
+  EXPECT_EQ(s["steps"], 520);
 }
 
 TEST_F(RunTest, SaysWhatIsWrongBeforeAnythingStarts) {
