@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh                 Debian packages, wheels, CAF
 #   scripts/setup.sh --tests         also the vocabularies and oracles of the test suite
+#   scripts/setup.sh --slow          also transformers and tensorboard, the oracles of the slow tests (2 GB to fetch, 5 GB on disk)
 #   scripts/setup.sh --model LINK    also the weights that scripts/deps.lock lists under LINK (e.g. models/smollm2-135m)
 #
 # Downloads and built dependencies are cached below ${XDG_CACHE_HOME:-~/.cache}/troupe, keyed by hash, and linked into .deps/.
@@ -12,12 +13,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 lock=scripts/deps.lock
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/troupe
-want_tests=no; want_model=
+want_tests=no; want_slow=no; want_model=
 while [[ $# -gt 0 ]]; do
   case $1 in
     --tests) want_tests=yes; shift;;
+    --slow) want_slow=yes; shift;;
     --model) want_model=${2:?--model needs a link name}; shift 2;;
-    *) echo "setup.sh: unknown option '$1' (allowed: --tests, --model LINK)" >&2; exit 2;;
+    *) echo "setup.sh: unknown option '$1' (allowed: --tests, --slow, --model LINK)" >&2; exit 2;;
   esac
 done
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -59,7 +61,7 @@ pinned_file() { # NAME VERSION FILE SHA256
       python3 -m pip --disable-pip-version-check download -q --no-deps --require-hashes --only-binary=:all: --retries 5 \
         --python-version 311 --implementation cp --abi cp311 --abi abi3 --abi none \
         --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
-        --platform manylinux_2_24_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform any \
+        --platform manylinux_2_24_x86_64 --platform manylinux_2_18_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform any \
         -d "$work" -r "$work/requirements.txt" >&2 || { rm -rf "$work"; die "could not fetch $1 $2; without a network put $3 into a folder and set TROUPE_DOWNLOADS to it"; }
       mv "$work/$3" "$path"; rm -rf "$work"
     fi
@@ -92,6 +94,26 @@ install_rows() { # KIND
   done < <(rows "$1")
 }
 
+# One folder that Python can import transformers, torch and tensorboard from: .deps/oracle/site.
+oracle_site() {
+  local list site; list=$(rows '(wheel|test)' | awk '$6 ~ /^(torch|cudart|cupti)$|^oracle\//'; rows slow)
+  [[ $(python3 -c 'import sys; print(*sys.version_info[:2])') == "3 11" ]] || die "the pinned wheels of the slow tests are for Python 3.11, and python3 is $(python3 --version)"
+  site=$cache/oracle-site-$(sha256sum <<<"$list" | cut -c1-12)
+  if [[ ! -e $site/.complete ]]; then
+    local name version file sha _; local -a files=()
+    while read -r name version file sha _; do files+=("$(pinned_file "$name" "$version" "$file" "$sha")"); done <<<"$list"
+    say "unpacking the oracles of the slow tests"
+    rm -rf "$site" "$site.part"; mkdir -p "$site.part"
+    python3 - "$site.part" "${files[@]}" <<'PY'
+import sys, zipfile
+for path in sys.argv[2:]:
+    with zipfile.ZipFile(path) as wheel: wheel.extractall(sys.argv[1], [n for n in wheel.namelist() if ".data/" not in n])
+PY
+    touch "$site.part/.complete"; mv "$site.part" "$site"
+  fi
+  mkdir -p .deps/oracle; ln -sfn "$site" .deps/oracle/site
+}
+
 # One folder with the CUDA runtime libraries that libtorch_cpu.so names, so one rpath finds them.
 link_runtime() {
   mkdir -p .deps/runtime
@@ -116,6 +138,7 @@ if ! done_with base || [[ ! -e .deps/torch/torch/lib/libtorch_cpu.so || ! -e .de
   apt_packages; install_rows wheel; link_runtime; caf; echo "$stamp" > .deps/.stamp-base; say "done"
 fi
 if [[ $want_tests == yes ]] && ! done_with tests; then install_rows test; echo "$stamp" > .deps/.stamp-tests; fi
+if [[ $want_slow == yes ]] && ! done_with slow; then oracle_site; echo "$stamp" > .deps/.stamp-slow; fi
 if [[ -n $want_model && ! -e .deps/$want_model/.complete ]]; then
   row=$(rows model | awk -v l="$want_model" '$6 == l') ; [[ -n $row ]] || die "scripts/deps.lock lists no model '$want_model'"
   read -r n v f s m l <<<"$row"; unpack "$n" "$v" "$f" "$s" "$m" "$l"

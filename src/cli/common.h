@@ -45,5 +45,6 @@ void add_control(CLI::App& app, int& code);
 void add_config(CLI::App& app, int& code);
 void add_checkpoint(CLI::App& app, int& code);
 void add_worker(CLI::App& app, int& code);
+void add_bench(CLI::App& app, int& code);
 
 } // namespace troupe::cli

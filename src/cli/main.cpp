@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   add_config(app, code);
   add_checkpoint(app, code);
   add_worker(app, code);
+  add_bench(app, code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -12,6 +12,7 @@
 namespace troupe::rl {
 namespace {
 
+using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -99,6 +100,27 @@ TEST(PrepareBatch, ZeroSignalSeesTheMask) {
   o.advantage.drop_zero_signal = false;
   EXPECT_EQ(prepare_batch({g}, o, 6)->groups.size(), 1u);
   EXPECT_EQ(prepare_batch({g}, o, 6)->metrics.groups_zero_signal, 1);
+}
+
+// V03: the same prompt dispatched twice is two groups, each with its own baseline; V01: constant rewards teach nothing, whatever they are.
+TEST(PrepareBatch, TheSamePromptTwiceIsTwoGroups) {
+  AlgorithmOptions o = mean_only();
+  const auto of = [](std::uint64_t prompt, double first, double second) {
+    return group(prompt, {5, 6, 7}, {sample(prompt, 0, {1, 2}, first), sample(prompt, 1, {3}, second), sample(prompt, 2, {1, 2}, first)});
+  };
+  const auto constant = prepare_batch({of(1, 0.9, 0.9), of(2, 0.1, 0.1)}, o, 8);
+  ASSERT_TRUE(constant);
+  EXPECT_THAT(constant->dropped, ElementsAre(1u, 2u)); // a merged baseline of 0.5 would train all six
+  EXPECT_TRUE(cut_micro_batches(*constant, 100).empty());
+  const auto batch = prepare_batch({of(1, 1, 0), of(2, 0, 0.3)}, o, 8);
+  std::vector<double> advantages;
+  for (const auto& g : batch->groups)
+    for (const auto& s : g.samples) advantages.push_back(s.advantage);
+  EXPECT_THAT(advantages, ElementsAre(DoubleNear(1. / 3, 1e-12), DoubleNear(-2. / 3, 1e-12), DoubleNear(1. / 3, 1e-12), DoubleNear(-.1, 1e-12),
+                                      DoubleNear(.2, 1e-12), DoubleNear(-.1, 1e-12)));
+  const auto micros = cut_micro_batches(*batch, 100);
+  ASSERT_EQ(micros.size(), 1u);
+  EXPECT_THAT(micros[0].ids, ElementsAre(5, 6, 7, 1, 1, 5, 6, 7, 1, 1)); // nor are their prompts one
 }
 
 TEST(PrepareBatch, OverlongPenaltyShapesTheReward) {

@@ -1,0 +1,112 @@
+// generate: the engine alone, random weights, nothing stops early.
+#include <ATen/Parallel.h>
+
+#include "base/rng.h"
+#include "bench/peer.h"
+#include "bench/registry.h"
+#include "bench/shape.h"
+#include "generate/engine.h"
+
+namespace troupe::bench {
+namespace {
+
+constexpr int kVocabulary = 4096, kPrompt = 64, kNew = 128, kLongPrompt = 512;
+
+struct Load {
+  int batch = 1;
+  int prompt = kPrompt;
+  int fresh = kNew;
+};
+
+// A request of its own prompt: nothing is shared, as in the peer. `salt` keeps repeats from finding their prompts in
+// the cache.
+generate::Request request(std::uint64_t salt, int index, const Load& load) {
+  generate::Request r;
+  r.id = {salt, static_cast<std::uint32_t>(index)};
+  r.seed = 1;
+  Rng rng(salt, RngStream::kTest, static_cast<std::uint64_t>(index));
+  for (int t = 0; t < load.prompt; ++t) r.prompt.push_back(static_cast<std::int32_t>(rng.below(kVocabulary)));
+  r.sampling.max_new_tokens = load.fresh;
+  return r;
+}
+
+struct Took {
+  double seconds = 0, busy = 0;
+};
+
+Result<Took> measure_once(generate::Engine& engine, std::uint64_t salt, const Load& load, int threads) {
+  std::vector<generate::Request> requests;
+  for (int i = 0; i < load.batch; ++i) requests.push_back(request(salt, i, load));
+  const Stopwatch watch;
+  for (auto& r : requests) TROUPE_TRY_STATUS(engine.submit(std::move(r)));
+  while (!engine.idle())
+    for (const auto& completion : engine.step().finished)
+      if (completion.finish != generate::Finish::kLength)
+        return fail(ErrorCode::kInternal, "a completion ended early: " + completion.error);
+  return Took{watch.seconds(), watch.busy(threads)};
+}
+
+// Medians over the repeats; the first, unmeasured one packs the weights and touches the cache.
+Result<Took> measure(generate::Engine& engine, const Load& load, int repeats, int threads) {
+  static std::uint64_t salt = 1;
+  std::vector<double> took, busy;
+  for (int i = 0; i <= repeats; ++i) {
+    TROUPE_TRY(const Took once, measure_once(engine, salt++, load, threads));
+    if (i > 0) took.push_back(once.seconds), busy.push_back(once.busy);
+  }
+  return Took{median(took), median(busy)};
+}
+
+// Operations of a forward pass over `tokens` rows at a mean of `keys` visible keys: 2 per weight, 4 hd per head and
+// key.
+double operations(const model::ModelSpec& spec, double tokens, double keys) {
+  double sum = 2.0 * static_cast<double>(spec.parameter_count()) * tokens;  // the tied head stands for the embedding
+  for (const auto& layer : spec.layers)
+    sum += 4.0 * static_cast<double>(layer.attention.heads * layer.attention.head_dim) * keys * tokens;
+  return sum;
+}
+
+}  // namespace
+
+Status run_generate(Context& context) {
+  at::set_num_threads(context.threads());
+  const std::string threads = std::to_string(context.threads());
+  TROUPE_TRY(const auto spec, shape_spec());
+  model::Model model = model::Model::create(spec, 1);
+  const int repeats = context.repeats(5);
+  const auto add = [&](const std::string& name, double tokens, Took took, double ops, std::optional<Peer> peer,
+                       const Load& load) {
+    Figure figure{"generate." + name, tokens / took.seconds, "tok/s", std::move(peer),
+                  shape_conditions(context.threads())};
+    figure.conditions.update({{"batch", load.batch},
+                              {"prompt", load.prompt},
+                              {"new", load.fresh},
+                              {"repeats", repeats},
+                              {"gflops", ops / took.seconds * 1e-9},
+                              {"busy", took.busy}});
+    context.add(std::move(figure));
+  };
+  for (const int batch : {1, 16}) {
+    const std::string suffix = "_batch" + std::to_string(batch);
+    const Load whole{batch, kPrompt, kNew}, first{batch, kLongPrompt, 1};
+    generate::EngineOptions options;
+    options.kv_memory = Bytes{512ull << 20};
+    generate::Engine engine(model, nullptr, options);
+    TROUPE_TRY(const Took took, measure(engine, whole, repeats, context.threads()));
+    TROUPE_TRY(const Took took_first, measure(engine, first, repeats, context.threads()));
+    const auto peer_at = [&](const Load& load) {
+      return run_peer(context, "generate_tps.py",
+                      {"--batch", std::to_string(batch), "--prompt", std::to_string(load.prompt), "--new",
+                       std::to_string(load.fresh), "--threads", threads, "--repeats", std::to_string(repeats)});
+    };
+    const auto peer = peer_at(whole), peer_first = peer_at(first);
+    const double rows = batch * (kPrompt + kNew - 1.0);
+    add("tokens" + suffix, batch * kNew, took, operations(spec, rows, (kPrompt + kNew) / 2.0),
+        peer_of(peer, "new_tok_s"), whole);
+    add("prefill" + suffix, batch * kLongPrompt, took_first, operations(spec, batch * kLongPrompt, kLongPrompt / 2.0),
+        peer_of(peer_first, "prompt_tok_s"), first);
+  }
+  return {};
+}
+
+}  // namespace troupe::bench

@@ -1,0 +1,31 @@
+#include "bench/registry.h"
+
+#include <array>
+
+namespace troupe::bench {
+namespace {
+
+constexpr std::array kBenchmarks = {
+    Benchmark{"quickstart", "configs/quickstart.toml as a user runs it: seconds, memory, accuracy, completions/s",
+              "TRL GRPOTrainer", false, run_quickstart},
+    Benchmark{"grpo", "asynchronous GRPO on two-digit sums: completions/s, seconds from accuracy 0.3 to 0.75",
+              "TRL GRPOTrainer", false, run_grpo},
+    Benchmark{"generate", "the engine, Qwen3 shape of 8 layers x 256: tok/s of prefill and of batch 1 and 16",
+              "transformers.generate", false, run_generate},
+    Benchmark{"train", "one optimizer step, same shape, 8 sequences of 512: tok/s, GFLOP/s", "transformers", false,
+              run_train},
+    Benchmark{"weights", "512 MiB from the weight store to another process, from ticket to digest checked: GB/s",
+              "memcpy", true, run_weights},
+    Benchmark{"control", "a request between two processes over the control link: p50 and p99 in us", "raw CAF", true,
+              run_control},
+    Benchmark{"kernels", "the CPU kernels in the shapes of the two example models: GFLOP/s or GB/s", "roofline", true,
+              run_kernels},
+    Benchmark{"recovery", "kill -9 of a rollout worker until its replacement works; scale 2 -> 4 -> 1: seconds", "",
+              false, run_recovery},
+};
+
+}  // namespace
+
+std::span<const Benchmark> benchmarks() { return kBenchmarks; }
+
+}  // namespace troupe::bench

@@ -1,0 +1,18 @@
+/// @file
+/// The entry point of every benchmark; each stands in a file of its name.
+#pragma once
+
+#include "bench/benchmark.h"
+
+namespace troupe::bench {
+
+Status run_quickstart(Context& context);
+Status run_grpo(Context& context);
+Status run_generate(Context& context);
+Status run_train(Context& context);
+Status run_weights(Context& context);
+Status run_control(Context& context);
+Status run_kernels(Context& context);
+Status run_recovery(Context& context);
+
+}  // namespace troupe::bench

@@ -1,0 +1,27 @@
+/// @file
+/// The decoder that `generate` and `train` measure, on both sides: Qwen3 of 8 layers x 256, float32.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "model/model.h"
+
+namespace troupe::bench {
+
+[[nodiscard]] inline Result<model::ModelSpec> shape_spec() {
+  model::DecoderSizes sizes;
+  sizes.vocab_size = 4096;
+  sizes.width = 256;
+  sizes.layers = 8;
+  sizes.heads = 4;
+  sizes.kv_heads = 2;
+  sizes.head_dim = 64;
+  sizes.ffn_width = 768;
+  return model::spec_from_sizes("qwen3", sizes);
+}
+
+[[nodiscard]] inline nlohmann::json shape_conditions(int threads) {
+  return {{"model", "qwen3 8 layers x 256, vocab 4096"}, {"dtype", "float32"}, {"threads", threads}};
+}
+
+}  // namespace troupe::bench

@@ -1,0 +1,79 @@
+// train: forward, backward, clipping and AdamW on 8 sequences of 512 tokens.
+#include <ATen/Parallel.h>
+
+#include "base/rng.h"
+#include "bench/peer.h"
+#include "bench/registry.h"
+#include "bench/shape.h"
+#include "train/trainer.h"
+
+namespace troupe::bench {
+namespace {
+
+constexpr int kSequences = 8, kTokens = 512, kVocabulary = 4096;
+
+// Every token but the last of a sequence predicts the next one.
+train::MicroBatch random_batch() {
+  Rng rng(1, RngStream::kTest);
+  std::vector<std::vector<std::int32_t>> documents(kSequences);
+  for (auto& document : documents)
+    for (int t = 0; t < kTokens; ++t) document.push_back(static_cast<std::int32_t>(rng.below(kVocabulary)));
+  train::MicroBatch batch;
+  batch.batch = model::pack_documents(documents);
+  for (int s = 0; s < kSequences; ++s)
+    for (int t = 0; t + 1 < kTokens; ++t) {
+      batch.rows.push_back(s * kTokens + t);
+      batch.targets.push_back(documents[static_cast<std::size_t>(s)][static_cast<std::size_t>(t) + 1]);
+    }
+  return batch;
+}
+
+// Forward and backward: 6 operations per weight and token, 12 hd per head and visible key.
+double operations(const model::ModelSpec& spec) {
+  const double tokens = kSequences * kTokens;
+  double sum = 6.0 * static_cast<double>(spec.parameter_count()) * tokens;
+  for (const auto& layer : spec.layers)
+    sum += 12.0 * static_cast<double>(layer.attention.heads * layer.attention.head_dim) * (kTokens / 2.0) * tokens;
+  return sum;
+}
+
+}  // namespace
+
+Status run_train(Context& context) {
+  at::set_num_threads(context.threads());
+  TROUPE_TRY(const auto spec, shape_spec());
+  model::Model model = model::Model::create(spec, 1);
+  optim::AdamWOptions optimizer;
+  optimizer.lr = 1e-4;
+  TROUPE_TRY(auto trainer, train::Trainer::create(model, optimizer, {}));
+  const std::vector<train::MicroBatch> batches{random_batch()};
+  const auto loss = [&](std::size_t, std::span<const float> logprob,
+                        std::span<const float>) -> Result<std::vector<float>> {
+    return std::vector<float>(logprob.size(), -1.0f / static_cast<float>(logprob.size()));
+  };
+  const int repeats = context.repeats(5);
+  std::vector<double> took, busy;
+  for (int i = 0; i < repeats + 2; ++i) {  // the first two pack weights and fill caches
+    const Stopwatch watch;
+    TROUPE_TRY_STATUS(trainer.step(batches, 1.0, loss).map([](const auto&) {}));
+    if (i >= 2) took.push_back(watch.seconds()), busy.push_back(watch.busy(context.threads()));
+  }
+  const std::vector<std::string> same_work{
+      "--seq",     std::to_string(kTokens),           "--batch", std::to_string(kSequences),
+      "--threads", std::to_string(context.threads()), "--steps", std::to_string(repeats)};
+  const auto eager = run_peer(context, "train_tps.py", same_work);
+  auto with_compile = same_work;
+  with_compile.push_back("--compile");
+  const auto compiled = run_peer(context, "train_tps.py", with_compile);
+  const double step = median(took), tokens = kSequences * kTokens;
+  nlohmann::json conditions = shape_conditions(context.threads());
+  conditions.update(
+      {{"batch", "8 x 512"}, {"repeats", repeats}, {"optimizer", "AdamW, clipping"}, {"busy", median(busy)}});
+  context.add({"train.tokens", tokens / step, "tok/s", peer_of(eager, "tok_s"), conditions});
+  if (compiled)
+    context.add({"train.tokens_vs_compiled", tokens / step, "tok/s", peer_of(compiled, "tok_s"), conditions});
+  context.add({"train.rate", operations(spec) / step * 1e-9, "GFLOP/s", {}, conditions});
+  return {};
+}
+
+}  // namespace troupe::bench
