@@ -71,11 +71,11 @@ void add_batch_metrics(std::vector<MetricValue>& out, const rl::PreparedBatch& b
   add(out, "response_length/clip_ratio", m.clip_ratio);
 }
 
-void add_loss_metrics(std::vector<MetricValue>& out, const rl::LossTotals& totals) {
+void add_loss_metrics(std::vector<MetricValue>& out, const rl::LossTotals& totals, bool with_reference) {
   const rl::LossMetrics m = rl::metrics(totals);
   add(out, "loss/mean", m.loss);
   add(out, "actor/pg_loss", m.policy_loss);
-  add(out, "actor/kl_loss", m.kl_loss);
+  if (with_reference) add(out, "actor/kl_loss", m.kl_loss); // absent, never 0, without a reference policy
   add(out, "actor/pg_clipfrac", m.clip_fraction);
   add(out, "actor/pg_clipfrac_lower", m.clip_fraction_low);
   add(out, "actor/ppo_kl", m.ppo_kl);
@@ -285,7 +285,7 @@ Result<StepDone> StageWork::policy_step(std::vector<BatchGroup> wire) {
   };
   TROUPE_TRY(const auto report, trainer_->step(batches, s.temperature, loss));
   done.tokens = static_cast<std::uint64_t>(report.rows);
-  add_loss_metrics(done.metrics, totals);
+  add_loss_metrics(done.metrics, totals, reference_.has_value());
   add_mismatch_metrics(done.metrics, all, equal);
   add(done.metrics, "optim/grad_norm", report.grad_norm);
   add(done.metrics, "actor/grad_norm", report.grad_norm);

@@ -305,12 +305,10 @@ RolloutGauges RolloutWork::gauges() {
 Result<ProbeScored> RolloutWork::score(const ScoreProbe& probe) {
   ProbeScored out{worker_, probe.version, {}, {}};
   const double temperature = options_.stages.at(static_cast<std::size_t>(probe.stage)).train.temperature;
-  for (const ProbeSequence& sequence : probe.sequences) {
-    TROUPE_TRY(auto prefill, engine_.score(sequence.ids, sequence.prompt_length, temperature, false));
-    TROUPE_TRY(auto decode, engine_.score(sequence.ids, sequence.prompt_length, temperature, true));
-    out.prefill.push_back(std::move(prefill));
-    out.decode.push_back(std::move(decode));
-  }
+  std::vector<generate::ScoreRequest> requests;
+  for (const ProbeSequence& sequence : probe.sequences) requests.push_back({sequence.ids, sequence.prompt_length});
+  TROUPE_TRY(out.prefill, engine_.score(requests, temperature, false));
+  TROUPE_TRY(out.decode, engine_.score(requests, temperature, true));
   return out;
 }
 

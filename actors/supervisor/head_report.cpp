@@ -121,7 +121,7 @@ observe::Summary Head::summary() const {
   s.restarts = restarts_;
   s.prompts_dispatched = prompts.dispatched;
   s.prompts_delivered = prompts.delivered;
-  s.prompts_cancelled = prompts.cancelled();
+  s.prompts_cancelled = prompts.cancelled() + prompts.in_flight; // pending in the checkpoint: issued again by a resume
   s.policy_age_max = age_max_;
   if (tokens_compared_ > 0) s.logprob_diff_max = diff_max_;
   s.logprob_tokens_compared = tokens_compared_;

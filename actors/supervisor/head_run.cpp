@@ -59,6 +59,8 @@ void Head::perform(const prun::StartStage& e) {
   stage_begin_step_ = e.steps_done;
   observer_.event("stage", stage.spec.name, {{"stage", e.stage}, {"steps_done", e.steps_done}});
   send_rank(StartStage{static_cast<std::int32_t>(e.stage), e.steps_done});
+  layout_.clear(); // a stage may have other tensors (a reference policy)
+  commit_event(pc::LayoutUnknown{});
   if (stage.spec.kind == StageKind::kRl) rollout_event(pr::BeginTraining{stage.plan, e.steps_done, run_.position().version});
 }
 
@@ -137,7 +139,7 @@ void Head::perform(const pc::Prepare& e) {
   prepare_memory();
 }
 
-// Metadata is exchanged once: the layout is known from the first snapshot on, and the writer keeps the memory for it.
+// Metadata is exchanged once a stage: the layout is known from its first snapshot on, and the writer keeps the memory for it.
 void Head::prepare_memory() {
   WorkerEntry* writer = only(Role::kCheckpointWriter);
   if (!preparing_ || writer == nullptr || layout_.empty()) return;
@@ -149,14 +151,9 @@ void Head::prepare_memory() {
 }
 
 void Head::layout_is(const StateLayoutIs& message) {
-  const bool changed = !prepared_layout_.empty() && message.layout != prepared_layout_;
   layout_ = message.layout;
   layout_bytes_ = message.bytes;
-  if (!changed) return prepare_memory();
-  // A stage with other tensors (a reference policy): what the writer has prepared does not fit.
-  prepared_layout_.clear();
-  commit_event(pc::WriterLost{"the state has another layout now"});
-  commit_event(pc::WriterJoined{});
+  prepare_memory();
 }
 
 void Head::memory_ready(const MemoryReady& message) {

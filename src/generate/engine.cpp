@@ -16,7 +16,7 @@
 namespace troupe::generate {
 namespace {
 
-constexpr std::int32_t kScoreRows = 64;  // logits kept at once by score()
+constexpr std::int32_t kScoreRows = 64;  // logits of a sequence kept at once by score()
 
 class TokenizerStream final : public TextStream {
  public:
@@ -102,10 +102,10 @@ struct Engine::Impl {
         codec(tokenizer == nullptr ? nullptr : std::make_unique<TokenizerCodec>(*tokenizer)),
         core(forward, codec.get(), sizes, version) {}
 
-  // Rows of one sequence, at most prefill_tokens at a time; appends the log-probs of the tokens after rows
-  // [scored_from, ...).
-  Status score_chunk(Forward& pass, std::span<const std::int32_t> ids, std::int32_t begin, std::int32_t end,
-                     std::int32_t scored_from, float temperature, std::vector<float>& out) const;
+  [[nodiscard]] Status check_score(const ScoreRequest& request) const;
+  // One pass; the log-probs of `targets` after `rows`.
+  Result<std::vector<float>> run_scored(Forward& pass, const model::CachedBatch& batch, std::span<const std::int32_t> rows,
+                                        std::span<const std::int32_t> targets, float temperature) const;
 
   model::Model& model;
   EngineOptions options;
@@ -136,64 +136,116 @@ void Engine::weights_changed(PolicyVersion version) { weights_changed(version, i
 PolicyVersion Engine::version() const { return impl_->core.version(); }
 EngineStats Engine::stats() const { return impl_->core.stats(); }
 
-Status Engine::Impl::score_chunk(Forward& pass, std::span<const std::int32_t> ids, std::int32_t begin, std::int32_t end,
-                                 std::int32_t scored_from, float temperature, std::vector<float>& out) const {
-  model::CachedBatch batch;
-  model::KvSegment segment{0, end - begin, begin, {}};
-  for (std::int32_t page = 0; page * options.page_tokens < end; ++page) segment.pages.push_back(page);
-  batch.segments.push_back(std::move(segment));
-  std::vector<std::int32_t> rows;
-  for (std::int32_t t = begin; t < end; ++t) {
-    batch.ids.push_back(ids[static_cast<std::size_t>(t)]);
-    batch.positions.push_back(t);
-    if (t >= scored_from && t + 1 < static_cast<std::int32_t>(ids.size())) rows.push_back(t - begin);
+namespace {
+
+// One sequence on its way through score().
+struct Scored {
+  std::span<const std::int32_t> ids;
+  std::int32_t prompt_len = 0;
+  std::vector<std::int32_t> pages;
+  std::int32_t done = 0;            // rows computed
+  std::int32_t end = 0;             // rows computed after the pass under way
+  std::int32_t rows = 0;            // of them scored by it
+  std::vector<float> logprobs;
+
+  [[nodiscard]] std::int32_t tokens() const { return static_cast<std::int32_t>(ids.size()); }
+  [[nodiscard]] bool over() const { return done + 1 >= tokens(); }  // the last token has no successor to score
+  // Where the next pass ends: in chunks through the prompt, then in blocks or one by one.
+  [[nodiscard]] std::int32_t next(bool decode_path, std::int32_t prefill_tokens) const {
+    const std::int32_t decode_from = decode_path ? prompt_len : tokens();
+    const std::int32_t chunk = done >= decode_from ? 1 : done < prompt_len - 1 ? prefill_tokens : kScoreRows;
+    std::int32_t to = std::min(done + chunk, tokens());
+    for (const std::int32_t edge : {prompt_len - 1, decode_from})
+      if (done < edge) to = std::min(to, edge);
+    return to;
   }
+};
+
+}  // namespace
+
+Status Engine::Impl::check_score(const ScoreRequest& request) const {
+  const auto tokens = static_cast<std::int32_t>(request.ids.size());
+  if (request.prompt_len < 1 || request.prompt_len > tokens || tokens > sizes.context_tokens)
+    return fail(ErrorCode::kInvalidArgument, "cannot score " + std::to_string(tokens) + " tokens with a prompt of " +
+                                                 std::to_string(request.prompt_len) + " in a context of " +
+                                                 std::to_string(sizes.context_tokens));
+  for (const std::int32_t id : request.ids)
+    if (id < 0 || id >= sizes.vocabulary)
+      return fail(ErrorCode::kInvalidArgument, "cannot score token id " + std::to_string(id) +
+                                                   ": the vocabulary ends at " + std::to_string(sizes.vocabulary - 1));
+  return {};
+}
+
+Result<std::vector<std::vector<float>>> Engine::score(std::span<const ScoreRequest> requests, double temperature,
+                                                      bool decode_path) {
+  if (!(temperature > 0))
+    return fail(ErrorCode::kInvalidArgument, "cannot score at temperature " + std::to_string(temperature));
+  std::vector<Scored> all;
+  std::int32_t pages = 0;
+  for (const ScoreRequest& request : requests) {
+    TROUPE_TRY_STATUS(impl_->check_score(request));
+    Scored& one = all.emplace_back(Scored{request.ids, request.prompt_len, {}, 0, 0, 0, {}});
+    for (std::int32_t t = 0; t < one.tokens(); t += impl_->options.page_tokens) one.pages.push_back(pages++);
+  }
+  ModelForward pass(impl_->model, std::max(pages, 1), impl_->options.page_tokens);
+  for (;;) {
+    model::CachedBatch batch;
+    std::vector<std::int32_t> rows, targets;
+    for (Scored& one : all) {
+      one.end = one.over() ? one.done : one.next(decode_path, impl_->options.prefill_tokens);
+      one.rows = 0;
+      if (one.end == one.done) continue;
+      const auto begin = static_cast<std::int32_t>(batch.ids.size());
+      for (std::int32_t t = one.done; t < one.end; ++t) {
+        if (t >= one.prompt_len - 1 && t + 1 < one.tokens()) {
+          rows.push_back(static_cast<std::int32_t>(batch.ids.size()));
+          targets.push_back(one.ids[static_cast<std::size_t>(t) + 1]);
+          ++one.rows;
+        }
+        batch.ids.push_back(one.ids[static_cast<std::size_t>(t)]);
+        batch.positions.push_back(t);
+      }
+      const auto used = (one.end + impl_->options.page_tokens - 1) / impl_->options.page_tokens;
+      batch.segments.push_back({begin, static_cast<std::int32_t>(batch.ids.size()), one.done,
+                                {one.pages.begin(), one.pages.begin() + used}});
+    }
+    if (batch.ids.empty()) break;
+    TROUPE_TRY(const auto scores, impl_->run_scored(pass, batch, rows, targets, static_cast<float>(temperature)));
+    auto next = scores.begin();
+    for (Scored& one : all) {
+      one.logprobs.insert(one.logprobs.end(), next, next + one.rows);
+      next += one.rows;
+      one.done = one.end;
+    }
+  }
+  std::vector<std::vector<float>> out;
+  for (Scored& one : all) out.push_back(std::move(one.logprobs));
+  return out;
+}
+
+Result<std::vector<float>> Engine::Impl::run_scored(Forward& pass, const model::CachedBatch& batch,
+                                                    std::span<const std::int32_t> rows,
+                                                    std::span<const std::int32_t> targets, float temperature) const {
   TROUPE_TRY(const auto logits, pass.run(batch, rows));
-  if (rows.empty()) return {};
-  const std::size_t first = out.size();
-  out.resize(first + rows.size());
+  std::vector<float> logprobs(rows.size());
+  if (rows.empty()) return logprobs;
   kernels::LogprobForward args;
   args.logits = logits.data();
-  args.targets = ids.data() + begin + rows.front() + 1;  // scored rows are consecutive
-  args.logprob = out.data() + first;
+  args.targets = targets.data();
+  args.logprob = logprobs.data();
   args.rows = static_cast<std::int64_t>(rows.size());
   args.vocab = sizes.vocabulary;
   args.ldl = sizes.logit_stride;
   args.temperature = temperature;
   kernels::logprob_forward(args);
-  return {};
+  return logprobs;
 }
 
 Result<std::vector<float>> Engine::score(std::span<const std::int32_t> ids, std::int32_t prompt_len, double temperature,
                                          bool decode_path) {
-  const auto tokens = static_cast<std::int32_t>(ids.size());
-  if (prompt_len < 1 || prompt_len > tokens || tokens > impl_->sizes.context_tokens)
-    return fail(ErrorCode::kInvalidArgument, "cannot score " + std::to_string(tokens) + " tokens with a prompt of " +
-                                                 std::to_string(prompt_len) + " in a context of " +
-                                                 std::to_string(impl_->sizes.context_tokens));
-  if (!(temperature > 0))
-    return fail(ErrorCode::kInvalidArgument, "cannot score at temperature " + std::to_string(temperature));
-  for (const std::int32_t id : ids)
-    if (id < 0 || id >= impl_->sizes.vocabulary)
-      return fail(ErrorCode::kInvalidArgument, "cannot score token id " + std::to_string(id) +
-                                                   ": the vocabulary ends at " +
-                                                   std::to_string(impl_->sizes.vocabulary - 1));
-  std::vector<float> out;
-  out.reserve(static_cast<std::size_t>(tokens - prompt_len));
-  ModelForward pass(impl_->model, (tokens + impl_->options.page_tokens - 1) / impl_->options.page_tokens,
-                    impl_->options.page_tokens);
-  for (std::int32_t begin = 0; begin + 1 < tokens;) {  // the last token has no successor to score
-    const std::int32_t decode_from = decode_path ? prompt_len : tokens;
-    const std::int32_t chunk = begin >= decode_from     ? 1
-                               : begin < prompt_len - 1 ? impl_->options.prefill_tokens
-                                                        : kScoreRows;
-    std::int32_t end = std::min(begin + chunk, tokens);
-    for (const std::int32_t edge : {prompt_len - 1, decode_from})
-      if (begin < edge) end = std::min(end, edge);
-    TROUPE_TRY_STATUS(impl_->score_chunk(pass, ids, begin, end, prompt_len - 1, static_cast<float>(temperature), out));
-    begin = end;
-  }
-  return out;
+  const ScoreRequest request{ids, prompt_len};
+  TROUPE_TRY(auto scores, score(std::span(&request, 1), temperature, decode_path));
+  return std::move(scores.front());
 }
 
 }  // namespace troupe::generate

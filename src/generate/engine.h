@@ -63,6 +63,9 @@ class Engine {
   /// kInternal (the forward threw).
   [[nodiscard]] Result<std::vector<float>> score(std::span<const std::int32_t> ids, std::int32_t prompt_len,
                                                  double temperature, bool decode_path);
+  /// The same for several sequences, side by side. Memory: their KV pages, beside those of the running requests.
+  [[nodiscard]] Result<std::vector<std::vector<float>>> score(std::span<const ScoreRequest> requests,
+                                                              double temperature, bool decode_path);
 
   [[nodiscard]] EngineStats stats() const;
 

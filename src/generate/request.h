@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,12 @@ struct Completion {
   std::size_t text_bytes_kept = 0;   ///< Less than text.size() when a stop string begins inside a token.
   PolicyVersion kv_oldest;  ///< The oldest weights behind any KV entry that any of the tokens was sampled from.
   std::string error;        ///< One sentence; only with kError.
+};
+
+/// A sequence to score. Borrowed.
+struct ScoreRequest {
+  std::span<const std::int32_t> ids;
+  std::int32_t prompt_len = 0;  ///< Tokens from here on are scored; at least 1.
 };
 
 /// "stop", "length", "aborted", "error".

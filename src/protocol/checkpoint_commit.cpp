@@ -47,6 +47,11 @@ void CheckpointCommit::on(const WriterLost& e) {
   if (busy() && phase_ != Phase::kPreparing) abort(ErrorCode::kUnavailable, "the writer is lost: " + e.reason);
 }
 
+void CheckpointCommit::on(const LayoutUnknown&) {
+  prepared_.reset();
+  if (!busy()) prepare_next();
+}
+
 void CheckpointCommit::on(const Prepared& e) {
   if (e.save != save_ + (busy() ? 0 : 1)) return;
   prepared_ = e.save;

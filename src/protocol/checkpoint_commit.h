@@ -31,6 +31,8 @@ struct WriterJoined {};
 struct WriterLost {
   std::string reason;
 };
+/// The state may have other tensors from now on (a new stage): what was prepared for the next save does not count.
+struct LayoutUnknown {};
 /// The writer has memory for `save`.
 struct Prepared {
   std::uint64_t save = 0;
@@ -62,7 +64,7 @@ struct NewEpoch {
 struct Found {
   std::vector<PolicyVersion> versions;
 };
-using Event = std::variant<Request, WriterJoined, WriterLost, Prepared, StateCopied, Written, Committed, Failed,
+using Event = std::variant<Request, WriterJoined, WriterLost, LayoutUnknown, Prepared, StateCopied, Written, Committed, Failed,
                            NewEpoch, Found, Wake>;
 
 /// Get memory for the state. Idempotent; sent ahead of the request.
@@ -118,6 +120,7 @@ class CheckpointCommit {
   void on(const checkpoint::Request& e);
   void on(const checkpoint::WriterJoined& e);
   void on(const checkpoint::WriterLost& e);
+  void on(const checkpoint::LayoutUnknown& e);
   void on(const checkpoint::Prepared& e);
   void on(const checkpoint::StateCopied& e);
   void on(const checkpoint::Written& e);

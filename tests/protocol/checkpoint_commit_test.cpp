@@ -141,5 +141,14 @@ TEST(CheckpointCommit, ARankThatCopiedAnotherStepSpoilsTheSave) {
   EXPECT_EQ(core.newest(), std::nullopt);
 }
 
+TEST(CheckpointCommit, ANewStageIsPreparedForAgainAndItsFirstSaveWaitsForIt) {
+  CheckpointCommit core({}, 0, 1);
+  core.handle(WriterJoined{}, at(0s));
+  core.handle(Prepared{1}, at(0s)); // with the tensors of the stage before
+  EXPECT_EQ(all<Prepare>(core.handle(LayoutUnknown{}, at(1s))).at(0).save, 1u);
+  EXPECT_FALSE(has<CopyState>(core.handle(Request{{0, 5}, "{}"}, at(2s)))) << "the writer's memory may not fit";
+  EXPECT_TRUE(has<CopyState>(core.handle(Prepared{1}, at(3s))));
+}
+
 } // namespace
 } // namespace troupe::protocol
