@@ -19,6 +19,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(troupe_messages, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::SampleId))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::Error))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::comm::RemoteRegion))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::comm::SharedFile))
   // node
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::NodeHello))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StartWorker))

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "comm/shared_file.h"
 #include "comm/transfer.h"
 
 namespace troupe {
@@ -43,6 +44,12 @@ namespace troupe::comm {
 template <class Inspector>
 bool inspect(Inspector& f, RemoteRegion& x) {
   return f.object(x).fields(f.field("worker", x.worker), f.field("key", x.key), f.field("address", x.address), f.field("bytes", x.bytes));
+}
+
+template <class Inspector>
+bool inspect(Inspector& f, SharedFile& x) {
+  return f.object(x).fields(f.field("machine", x.machine), f.field("pid", x.pid), f.field("descriptor", x.descriptor), f.field("device", x.device),
+                            f.field("inode", x.inode), f.field("offset", x.offset), f.field("bytes", x.bytes));
 }
 
 } // namespace troupe::comm

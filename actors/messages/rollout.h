@@ -31,12 +31,13 @@ struct WeightTicket {
   std::uint64_t deadline_ms = 0; ///< From receipt.
   std::uint64_t slot_offset = 0; ///< Added to every tensor's offset.
   comm::RemoteRegion region;
+  comm::SharedFile file;   ///< The same bytes, for readers on the same machine.
   std::vector<TensorEntry> tensors;
 };
 template <class Inspector>
 bool inspect(Inspector& f, WeightTicket& x) {
   return f.object(x).fields(f.field("version", x.version), f.field("lease", x.lease), f.field("deadline_ms", x.deadline_ms),
-                            f.field("slot_offset", x.slot_offset), f.field("region", x.region), f.field("tensors", x.tensors));
+                            f.field("slot_offset", x.slot_offset), f.field("region", x.region), f.field("file", x.file), f.field("tensors", x.tensors));
 }
 
 /// The turns of a sample that are over: everything between its prompt and the turn that is being sampled, which begins with the opening of

@@ -20,7 +20,8 @@ namespace pub = protocol::publication;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kAlignment = 64; // one cache line
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr std::uint64_t kPage = 4096;
+std::uint64_t aligned(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
 template <class... F>
 struct Overloaded : F... {
@@ -38,14 +39,15 @@ SlotLayout slot_layout(const model::Model& model) {
     entry.shape = parameter.value.sizes().vec();
     entry.offset = layout.bytes;
     entry.bytes = static_cast<std::uint64_t>(parameter.value.numel()) * sizeof(float);
-    layout.bytes += aligned(entry.bytes);
+    layout.bytes += aligned(entry.bytes, kAlignment);
     layout.tensors.push_back(std::move(entry));
   }
+  layout.bytes = aligned(layout.bytes, kPage); // a slot can be mapped alone
   return layout;
 }
 
 Result<std::unique_ptr<WeightStore>> WeightStore::create(int descriptor, Host host, std::uint32_t epoch, const protocol::PublicationOptions& options) {
-  const FileDescriptor fd(descriptor);
+  FileDescriptor fd(descriptor);
   SlotLayout layout = slot_layout(*host.model);
   const std::size_t bytes = layout.bytes * protocol::WeightPublication::kSlots;
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
@@ -54,6 +56,10 @@ Result<std::unique_ptr<WeightStore>> WeightStore::create(int descriptor, Host ho
   if (data == MAP_FAILED) return tl::unexpected(system_error("map", "the memory file for weights", errno));
   std::unique_ptr<WeightStore> store(new WeightStore(std::move(host), static_cast<std::byte*>(data), bytes));
   store->layout_ = std::move(layout);
+  for (std::uint32_t slot = 0; slot < store->slots_.size(); ++slot) {
+    TROUPE_TRY(store->slots_[slot].file, comm::share_file(fd.get(), slot * store->layout_.bytes, store->layout_.bytes));
+  }
+  store->memory_file_ = std::move(fd);
   TROUPE_TRY(store->engine_, comm::TransferEngine::start({}));
   store->core_ = std::make_unique<protocol::WeightPublication>(options, epoch);
   for (std::uint32_t slot = 0; slot < store->slots_.size(); ++slot) TROUPE_TRY_STATUS(store->expose(slot));
@@ -138,6 +144,7 @@ void WeightStore::grant(const pub::Grant& e) {
   message.ticket.lease = e.request;
   message.ticket.deadline_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(1, (e.deadline - Clock::now()) / std::chrono::milliseconds(1)));
   message.ticket.region = slot.region.descriptor();
+  message.ticket.file = slot.file;
   message.ticket.tensors = slot.tensors;
   caf::anon_send(host_.head, message);
 }

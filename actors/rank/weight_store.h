@@ -11,6 +11,8 @@
 
 #include "actors/messages/rank.h"
 #include "actors/runtime/work_thread.h"
+#include "base/file.h"
+#include "comm/shared_file.h"
 #include "comm/transfer.h"
 #include "model/model.h"
 #include "protocol/weight_publication.h"
@@ -36,7 +38,7 @@ class WeightStore {
     std::function<PolicyVersion()> version; ///< Of the model; called on the work thread.
   };
 
-  /// Sizes and maps the memory file on `descriptor` and closes it. Errors: as system_error; UCX's.
+  /// Takes the memory file on `descriptor`, sizes and maps it. Errors: as system_error; UCX's.
   [[nodiscard]] static Result<std::unique_ptr<WeightStore>> create(int descriptor, Host host, std::uint32_t epoch,
                                                                    const protocol::PublicationOptions& options);
   ~WeightStore();
@@ -49,6 +51,7 @@ class WeightStore {
  private:
   struct Slot {
     comm::ExposedRegion region;
+    comm::SharedFile file;
     std::vector<TensorEntry> tensors; // with checksums once filled
   };
   WeightStore(Host host, std::byte* data, std::size_t bytes) : host_(std::move(host)), data_(data), bytes_(bytes) {}
@@ -60,6 +63,7 @@ class WeightStore {
   [[nodiscard]] std::span<std::byte> memory(std::uint32_t slot) const { return {data_ + slot * layout_.bytes, layout_.bytes}; }
 
   Host host_;
+  FileDescriptor memory_file_; // open: readers of this machine map it
   std::byte* data_;
   std::size_t bytes_;
   SlotLayout layout_;

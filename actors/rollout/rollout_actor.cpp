@@ -75,18 +75,18 @@ class RolloutLogic final : public WorkerLogic {
 
   void pull(const WeightTicket& ticket) {
     const auto start = Clock::now();
-    puller_->pull(ticket, [this, start](const WeightTicket& pulled, Result<std::shared_ptr<const std::vector<std::byte>>> bytes) {
+    puller_->pull(ticket, [this, start](const WeightTicket& pulled, Result<std::shared_ptr<const comm::HugeBuffer>> bytes) {
       // Between two decode steps: the queue of the work thread is read there.
       post([this, start, pulled, bytes = std::move(bytes)] { install(pulled, bytes, start); });
     });
   }
 
-  void install(const WeightTicket& ticket, const Result<std::shared_ptr<const std::vector<std::byte>>>& bytes, Clock::time_point start) {
+  void install(const WeightTicket& ticket, const Result<std::shared_ptr<const comm::HugeBuffer>>& bytes, Clock::time_point start) {
     WeightsPulled answer{context_.frame->name, context_.frame->incarnation, ticket.version, ticket.lease, false, {}, ticket.region.bytes, 0};
     const Status done = [&]() -> Status {
       if (!bytes) return tl::unexpected(bytes.error());
       TROUPE_TRY_STATUS(held_.offer(ticket.version, std::nullopt));
-      TROUPE_TRY_STATUS(install_weights(work_.model(), ticket, **bytes));
+      TROUPE_TRY_STATUS(install_weights(work_.model(), ticket, (*bytes)->bytes()));
       TROUPE_TRY_STATUS(held_.accept(ticket.version, std::nullopt, 0, 0)); // every tensor's checksum was compared by the puller
       work_.weights_changed(ticket.version);
       return {};

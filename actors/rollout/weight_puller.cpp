@@ -1,5 +1,6 @@
 #include "actors/rollout/weight_puller.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -8,16 +9,42 @@
 namespace troupe::actors {
 namespace {
 
-Result<std::shared_ptr<const std::vector<std::byte>>> read_slot(comm::TransferEngine& engine, const WeightTicket& ticket) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(ticket.region.bytes);
-  TROUPE_TRY_STATUS(engine.get_blocking(ticket.region, 0, bytes->data(), bytes->size(), std::chrono::milliseconds(ticket.deadline_ms)));
+constexpr std::size_t kPiece = 256 << 10; // stays in the cache between the checksum and the copy
+
+Status check(const TensorEntry& tensor, std::size_t bytes) {
+  if (tensor.offset > bytes || tensor.bytes > bytes - tensor.offset) return fail(ErrorCode::kCorrupt, "the ticket places " + tensor.name + " outside its slot");
+  return {};
+}
+
+Status compare(const WeightTicket& ticket, const TensorEntry& tensor, std::uint64_t checksum) {
+  if (checksum == tensor.checksum) return {};
+  return fail(ErrorCode::kCorrupt, tensor.name + " of " + to_string(ticket.version) + " arrived with a wrong checksum");
+}
+
+// From the rank's memory file. The checksum is that of the bytes that were copied.
+Status copy_slot(const comm::SharedMapping& slot, const WeightTicket& ticket, std::span<std::byte> to) {
+  Hasher64 hasher;
   for (const TensorEntry& tensor : ticket.tensors) {
-    if (tensor.offset > bytes->size() || tensor.bytes > bytes->size() - tensor.offset)
-      return fail(ErrorCode::kCorrupt, "the ticket places " + tensor.name + " outside its slot");
-    if (hash64(std::span<const std::byte>(*bytes).subspan(tensor.offset, tensor.bytes)) != tensor.checksum)
-      return fail(ErrorCode::kCorrupt, tensor.name + " of " + to_string(ticket.version) + " arrived with a wrong checksum");
+    TROUPE_TRY_STATUS(check(tensor, std::min(to.size(), slot.bytes().size())));
+    hasher.reset();
+    for (std::size_t done = 0; done < tensor.bytes; done += kPiece) {
+      const std::size_t n = std::min<std::size_t>(kPiece, tensor.bytes - done);
+      const auto piece = to.subspan(tensor.offset + done, n);
+      std::memcpy(piece.data(), slot.bytes().data() + tensor.offset + done, n);
+      hasher.update(piece);
+    }
+    TROUPE_TRY_STATUS(compare(ticket, tensor, hasher.digest()));
   }
-  return bytes;
+  return {};
+}
+
+Status fetch_slot(comm::TransferEngine& engine, const WeightTicket& ticket, std::span<std::byte> to) {
+  TROUPE_TRY_STATUS(engine.get_blocking(ticket.region, 0, to.data(), to.size(), std::chrono::milliseconds(ticket.deadline_ms)));
+  for (const TensorEntry& tensor : ticket.tensors) {
+    TROUPE_TRY_STATUS(check(tensor, to.size()));
+    TROUPE_TRY_STATUS(compare(ticket, tensor, hash64(std::as_bytes(to.subspan(tensor.offset, tensor.bytes)))));
+  }
+  return {};
 }
 
 } // namespace
@@ -27,8 +54,29 @@ Result<std::unique_ptr<WeightPuller>> WeightPuller::start() {
   return std::unique_ptr<WeightPuller>(new WeightPuller(std::move(engine)));
 }
 
+// The rank's two slots stay mapped; those of a rank that is gone are let go. Null: it is on another machine.
+const comm::SharedMapping* WeightPuller::map(const comm::SharedFile& file) {
+  for (const auto& [known, mapping] : mappings_)
+    if (known == file) return &mapping;
+  std::erase_if(mappings_, [&](const auto& entry) { return entry.first.pid != file.pid || entry.first.inode != file.inode; });
+  auto mapped = comm::SharedMapping::open(file);
+  if (!mapped) return nullptr;
+  mappings_.emplace_back(file, std::move(*mapped));
+  return &mappings_.back().second;
+}
+
+Result<std::shared_ptr<const comm::HugeBuffer>> WeightPuller::read(const WeightTicket& ticket) {
+  if (!buffer_ || buffer_.use_count() > 1 || buffer_->bytes().size() != ticket.region.bytes) {
+    TROUPE_TRY(auto buffer, comm::HugeBuffer::create(ticket.region.bytes));
+    buffer_ = std::make_shared<comm::HugeBuffer>(std::move(buffer));
+  }
+  const comm::SharedMapping* slot = map(ticket.file);
+  TROUPE_TRY_STATUS(slot != nullptr ? copy_slot(*slot, ticket, buffer_->bytes()) : fetch_slot(*engine_, ticket, buffer_->bytes()));
+  return buffer_;
+}
+
 void WeightPuller::pull(const WeightTicket& ticket, Pulled done) {
-  if (!thread_.post([this, ticket, done] { done(ticket, read_slot(*engine_, ticket)); }))
+  if (!thread_.post([this, ticket, done] { done(ticket, read(ticket)); }))
     done(ticket, fail(ErrorCode::kResourceExhausted, "other weights are still being pulled"));
 }
 

@@ -9,16 +9,18 @@
 
 #include "actors/messages/rollout.h"
 #include "actors/runtime/work_thread.h"
+#include "comm/shared_file.h"
 #include "comm/transfer.h"
 #include "model/model.h"
 
 namespace troupe::actors {
 
-/// One pull at a time, on a thread of its own, so that decoding goes on meanwhile.
+/// One pull at a time, on a thread of its own, so that decoding goes on meanwhile. On the rank's machine the slot is mapped and copied, from
+/// another machine it is read by UCX. Cost: one copy and one checksum of the bytes; memory for one set of weights, kept for the next pull.
 class WeightPuller {
  public:
   /// Called on the puller's thread with the bytes of the slot, laid out as the ticket says, or with why there are none.
-  using Pulled = std::function<void(const WeightTicket&, Result<std::shared_ptr<const std::vector<std::byte>>>)>;
+  using Pulled = std::function<void(const WeightTicket&, Result<std::shared_ptr<const comm::HugeBuffer>>)>;
 
   [[nodiscard]] static Result<std::unique_ptr<WeightPuller>> start();
   /// Errors (through `done`): kTimeout, kUnavailable (rank gone, lease expired), kCorrupt (a checksum differs).
@@ -27,6 +29,12 @@ class WeightPuller {
  private:
   explicit WeightPuller(std::unique_ptr<comm::TransferEngine> engine) : engine_(std::move(engine)) {}
   std::unique_ptr<comm::TransferEngine> engine_;
+  [[nodiscard]] Result<std::shared_ptr<const comm::HugeBuffer>> read(const WeightTicket& ticket);
+
+  [[nodiscard]] const comm::SharedMapping* map(const comm::SharedFile& file);
+
+  std::vector<std::pair<comm::SharedFile, comm::SharedMapping>> mappings_; // of the rank's slots
+  std::shared_ptr<comm::HugeBuffer> buffer_; // used again once nobody else holds it
   WorkThread thread_{4, {}};
 };
 
