@@ -133,7 +133,7 @@ caf() {
 
 stamp=$(sha256sum "$lock" scripts/setup.sh scripts/get_caf.sh | sha256sum | cut -c1-16)-${CAF_ROOT:-}-${UCX_ROOT:-}-${TORCH_ROOT:-}
 done_with() { [[ -e .deps/.stamp-$1 && $(<".deps/.stamp-$1") == "$stamp" ]]; }
-mkdir -p .deps "$cache/downloads" "$cache/unpacked"
+mkdir -p .deps "$cache/downloads" "$cache/unpacked" 2>/dev/null || die "cannot write .deps or $cache; set XDG_CACHE_HOME to a folder of yours"
 if ! done_with base || [[ ! -e .deps/torch/torch/lib/libtorch_cpu.so || ! -e .deps/caf/lib ]]; then
   apt_packages; install_rows wheel; link_runtime; caf; echo "$stamp" > .deps/.stamp-base; say "done"
 fi
