@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fetches CAF 0.18.7's source (Debian source package actor-framework, suite experimental), verifies it,
 # builds it and installs it into a prefix. Usage: get_caf.sh PREFIX [WORKDIR]   (JOBS=2 by default)
-# Only the upstream tarball is taken (--tar-only): apt checks it against the signed index, and we pin its SHA-256 too.
+# Only the upstream tarball is taken (--tar-only): apt checks it against the signed index, and we pin its SHA-256 too. A mirror whose index
+# has outlived its date is therefore good enough.
 set -euo pipefail
 prefix=${1:?prefix}; work=${2:-$(mktemp -d)}; jobs=${JOBS:-2}
 version=0.18.7; debver=0.18.7-1~exp1; tarball=actor-framework_$version.orig.tar.gz
@@ -23,6 +24,7 @@ Dir::State::lists "$apt/lists";
 Dir::State::status "/var/lib/dpkg/status";
 Dir::Cache "$apt";
 Acquire::Retries "5";
+Acquire::Check-Valid-Until "false";
 APT::Sandbox::User "root";
 CONF
   export APT_CONFIG=$apt/apt.conf
