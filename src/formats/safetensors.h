@@ -70,8 +70,12 @@ class SafetensorsFolder {
   std::map<std::string, const TensorView*, std::less<>> index_;
 };
 
+/// Longest header that is read, here and by the format's own library; none longer is written.
+inline constexpr std::uint64_t kSafetensorsHeaderBytesMax = 100'000'000;
+
 /// Writes one file: previous or new after a crash, never a mixture. Tensors keep their order.
-/// Errors: kInvalidArgument for a duplicate name or bytes that disagree with shape x type; as system_error.
+/// Errors: kInvalidArgument for a duplicate name or bytes that disagree with shape x type, or a header
+/// that no reader takes; as system_error.
 [[nodiscard]] Status write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                                        const std::map<std::string, std::string>& metadata = {});
 

@@ -12,7 +12,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t kHeaderBytesMax = 100'000'000;
 constexpr std::size_t kDimensionsMax = 16;
 
 /// One entry of the header, as it stands there.
@@ -135,7 +134,7 @@ class SafetensorsParser {
     std::uint64_t header_bytes = 0;
     if (bytes.size() < sizeof header_bytes) return corrupt("it is shorter than its 8-byte header length");
     std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
-    if (header_bytes > kHeaderBytesMax || header_bytes > bytes.size() - sizeof header_bytes)
+    if (header_bytes > kSafetensorsHeaderBytesMax || header_bytes > bytes.size() - sizeof header_bytes)
       return corrupt("its header claims " + std::to_string(header_bytes) + " bytes, the file has " +
                      std::to_string(bytes.size()));
     const char* text = reinterpret_cast<const char*>(bytes.data()) + sizeof header_bytes;
@@ -216,7 +215,7 @@ Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
   const auto corrupt = [&](const std::string& why) {
     return fail(ErrorCode::kCorrupt, "not a usable index of shards: " + why, path.string());
   };
-  TROUPE_TRY(const std::string text, read_file(path, kHeaderBytesMax));
+  TROUPE_TRY(const std::string text, read_file(path, kSafetensorsHeaderBytesMax));
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) return corrupt("it is not a JSON object");
   const auto weights = json.find("weight_map");

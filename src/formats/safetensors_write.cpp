@@ -35,6 +35,11 @@ Result<std::string> header_of(std::span<const TensorView> tensors, const std::ma
     offset += wanted;
   }
   std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  if (text.size() > kSafetensorsHeaderBytesMax)
+    return fail(ErrorCode::kInvalidArgument,
+                "its header would have " + std::to_string(text.size()) + " bytes, readers take at most " +
+                    std::to_string(kSafetensorsHeaderBytesMax) + "; write fewer tensors or less metadata into one file",
+                path.string());
   const std::size_t prefix = sizeof(std::uint64_t);
   text.append((kAlignment - (text.size() + prefix) % kAlignment) % kAlignment, ' ');
   return text;

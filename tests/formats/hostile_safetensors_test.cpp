@@ -49,6 +49,21 @@ TEST_F(HostileSafetensors, HeaderBeyondTheFile) {
   EXPECT_EQ(refusal(with_header("{}", 0)), "accepted");
 }
 
+// V18: a length that fits the file but no reader takes; nothing of that size is allocated. The writer stays below it.
+TEST_F(HostileSafetensors, HeaderBeyondTheCap) {
+  const auto path = folder_.write("sparse.safetensors", std::string("\x40\x9D\xDF\x07\0\0\0\0{}", 10));
+  std::filesystem::resize_file(path, 132'095'296 + 4096);  // no block of it is on disk
+  const auto file = SafetensorsFile::open(path);
+  ASSERT_FALSE(file);
+  EXPECT_THAT(file.error().message, HasSubstr("its header claims 132095296 bytes"));
+
+  const auto target = folder_.path() / "long.safetensors";
+  const Status written = write_safetensors(target, {}, {{"note", std::string(kSafetensorsHeaderBytesMax, 'x')}});
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(target));
+}
+
 TEST_F(HostileSafetensors, HeaderThatIsNoHeader) {
   EXPECT_THAT(refusal(with_header("{\"a\":", 0)), HasSubstr("not JSON"));
   EXPECT_THAT(refusal(with_header("[]", 0)), HasSubstr("an array"));
