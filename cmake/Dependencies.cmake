@@ -36,7 +36,8 @@ if(TROUPE_TORCH)
   add_library(torch_cpu INTERFACE)
   target_include_directories(torch_cpu SYSTEM INTERFACE "${torch_root}/include" "${torch_root}/include/torch/csrc/api/include")
   target_compile_definitions(torch_cpu INTERFACE USE_C10D_GLOO USE_DISTRIBUTED)
-  target_link_options(torch_cpu INTERFACE -Wl,--allow-shlib-undefined "-Wl,-rpath,${torch_root}/lib" "-Wl,-rpath,${TROUPE_DEPS}/runtime"
+  # RPATH, not RUNPATH: the search for what libtorch_cpu itself names (libcupti, libcudart) must come here too; there may be no CUDA on the machine.
+  target_link_options(torch_cpu INTERFACE -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags "-Wl,-rpath,${torch_root}/lib" "-Wl,-rpath,${TROUPE_DEPS}/runtime"
                       "-Wl,-rpath-link,${TROUPE_DEPS}/runtime")
   target_link_libraries(torch_cpu INTERFACE "${torch_root}/lib/libtorch_cpu.so" "${torch_root}/lib/libc10.so")
 endif()
