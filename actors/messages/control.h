@@ -58,12 +58,11 @@ bool inspect(Inspector& f, Tick& x) {
 
 /// Inside the process of a worker or an agent: the way to the head, see runtime/head_link.h.
 struct HeadIs {
-  std::uint64_t term = 0;
   caf::actor head;
 };
 template <class Inspector>
 bool inspect(Inspector& f, HeadIs& x) {
-  return f.object(x).fields(f.field("term", x.term), f.field("head", x.head));
+  return f.object(x).fields(f.field("head", x.head));
 }
 struct HeadFound {
   std::uint64_t term = 0;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "actors/messages/rollout.h"
@@ -28,11 +29,10 @@ class WeightPuller {
 
  private:
   explicit WeightPuller(std::unique_ptr<comm::TransferEngine> engine) : engine_(std::move(engine)) {}
-  std::unique_ptr<comm::TransferEngine> engine_;
   [[nodiscard]] Result<std::shared_ptr<const comm::HugeBuffer>> read(const WeightTicket& ticket);
-
   [[nodiscard]] const comm::SharedMapping* map(const comm::SharedFile& file);
 
+  std::unique_ptr<comm::TransferEngine> engine_;
   std::vector<std::pair<comm::SharedFile, comm::SharedMapping>> mappings_; // of the rank's slots
   std::shared_ptr<comm::HugeBuffer> buffer_; // used again once nobody else holds it
   WorkThread thread_{4, {}};

@@ -77,6 +77,8 @@ Status write_pem(const std::filesystem::path& path, Write write) {
   return write_file_atomic(path, {data, static_cast<std::size_t>(size)}, 0600);
 }
 
+Credential files_in(const std::filesystem::path& folder) { return {folder / "node.crt", folder / "node.key", folder / "authority.crt"}; }
+
 } // namespace
 
 Result<Credential> make_credential(const std::filesystem::path& folder, const std::string& run_id) {
@@ -86,7 +88,7 @@ Result<Credential> make_credential(const std::filesystem::path& folder, const st
   if (!authority_key || !node_key) return openssl_error("make a key");
   TROUPE_TRY(const Certificate authority, sign(authority_key.get(), "troupe run " + run_id, nullptr, authority_key.get()));
   TROUPE_TRY(const Certificate node, sign(node_key.get(), "troupe node of " + run_id, authority.get(), authority_key.get()));
-  const Credential credential{folder / "node.crt", folder / "node.key", folder / "authority.crt"};
+  const Credential credential = files_in(folder);
   TROUPE_TRY_STATUS(write_pem(credential.authority, [&](BIO* bio) { return PEM_write_bio_X509(bio, authority.get()); }));
   TROUPE_TRY_STATUS(write_pem(credential.certificate, [&](BIO* bio) { return PEM_write_bio_X509(bio, node.get()); }));
   TROUPE_TRY_STATUS(write_pem(credential.key, [&](BIO* bio) { return PEM_write_bio_PrivateKey(bio, node_key.get(), nullptr, nullptr, 0, nullptr, nullptr); }));
@@ -94,7 +96,7 @@ Result<Credential> make_credential(const std::filesystem::path& folder, const st
 }
 
 Result<Credential> open_credential(const std::filesystem::path& folder, const std::string& run_id) {
-  const Credential credential{folder / "node.crt", folder / "node.key", folder / "authority.crt"};
+  const Credential credential = files_in(folder);
   for (const std::string& file : {credential.certificate, credential.key, credential.authority})
     if (!std::filesystem::exists(file)) return make_credential(folder, run_id);
   return credential;

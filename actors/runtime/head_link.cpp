@@ -68,11 +68,13 @@ struct HeadLink::Shared {
     while (!stopping) {
       changed.wait(lock, [this] { return stopping || (searching && owner); });
       while (!stopping && searching) {
+        searching = false; // a head that is found and lost again meanwhile sets it anew
         lock.unlock();
         const bool found = look();
         lock.lock();
-        if (found) searching = false;
-        else changed.wait_for(lock, kLookEvery, [this] { return stopping; });
+        if (found) continue;
+        searching = true;
+        changed.wait_for(lock, kLookEvery, [this] { return stopping; });
       }
     }
   }
@@ -84,7 +86,7 @@ struct HeadLink::Shared {
     if (!head) return false;
     log_info("the head of term " + std::to_string(point->term) + " is there");
     term = point->term;
-    caf::anon_send(proxy, HeadIs{term, *head}); // before the owner's first message to it
+    caf::anon_send(proxy, HeadIs{*head}); // before the owner's first message to it
     caf::anon_send(owner, HeadFound{term});
     return true;
   }

@@ -104,7 +104,7 @@ class Head {
   void begin_cold(const std::string& why_not_warm);
   void begin_warm(PolicyVersion rank);
   void want_workers();
-  [[nodiscard]] bool adopt_node(const NodeHello& hello, const caf::actor& agent);
+  void adopt_children(const NodeHello& hello, protocol::NodeId node);
   void adopt_worker(const Hello& hello, const protocol::WorkerId& id);
   void register_worker(const protocol::WorkerId& id);
   void start_agent();

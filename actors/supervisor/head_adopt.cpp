@@ -26,6 +26,7 @@ void Head::begin_cold(const std::string& why_not_warm) {
   if (start_.epoch > 0) log_.append(protocol::control::Epoch{start_.epoch});
   if (start_.warm) restore_tally(start_.warm->tally);
   run_event(protocol::run::Start{start_.position, start_.epoch});
+  if (ended_) return; // every stage was done already: nobody is needed
   if (nodes_.empty()) {
     if (start_.warm && agent_.pid > 0) ::kill(agent_.pid, SIGKILL); // frozen, or cut off: its workers die with it
     start_agent();
@@ -52,7 +53,7 @@ void Head::begin_warm(PolicyVersion rank) {
   rollout_ = protocol::RolloutDirector(options_.rollout, start->ledger);
   restore_tally(start_.warm->tally);
   observer_.say("troupe: went on at " + to_string(rank) + " with the processes of the lost supervisor");
-  observer_.event("adopted", "", {{"version", to_string(rank)}, {"step_ahead", start->step_ahead}, {"workers", early_.size() + 1}});
+  observer_.event("adopted", "", {{"version", to_string(rank)}, {"step_ahead", start->step_ahead}, {"workers", early_.size()}});
   run_event(protocol::run::Adopt{start->position, committed});
   want_workers();
   for (const protocol::WorkerId& id : std::exchange(early_, {})) register_worker(id);
@@ -66,14 +67,8 @@ void Head::want_workers() {
   }
 }
 
-// An agent that belonged to the lost head, with its workers. False when it is not one to adopt.
-bool Head::adopt_node(const NodeHello& hello, const caf::actor& agent) {
-  if (!start_.warm || begun_ || hello.term >= start_.term) return false;
-  const protocol::NodeId node{static_cast<std::uint32_t>(nodes_.size() + 1)};
-  nodes_[node] = agent;
-  self_->monitor(agent);
-  observer_.event("node_adopted", to_string(node), {{"pid", hello.pid}});
-  member_event(pm::NodeJoined{node});
+// The workers of an agent that belonged to the lost head.
+void Head::adopt_children(const NodeHello& hello, protocol::NodeId node) {
   bool rank = false;
   for (const NodeChild& child : hello.children) {
     const auto id = worker_id(child.name, child.incarnation);
@@ -88,7 +83,6 @@ bool Head::adopt_node(const NodeHello& hello, const caf::actor& agent) {
   }
   for (auto& [early, worker] : std::exchange(before_node_, {})) worker_joined(early, worker);
   if (!rank) begin_cold("the rank has died");
-  return true;
 }
 
 void Head::adopt_worker(const Hello& hello, const protocol::WorkerId& id) {

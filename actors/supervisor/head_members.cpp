@@ -19,16 +19,17 @@ void Head::member_event(const pm::Event& event) {
 }
 
 void Head::node_joined(const NodeHello& hello, const caf::actor& agent) {
-  if (adopt_node(hello, agent)) return;
-  if (hello.term != start_.term) {
+  const bool adopted = start_.warm && !begun_ && hello.term < start_.term; // it belonged to the lost head
+  if (hello.term != start_.term && !adopted) {
     self_->send(agent, FencedOff{"the agent belongs to term " + std::to_string(hello.term) + ", this is term " + std::to_string(start_.term)});
     return;
   }
   const protocol::NodeId id{static_cast<std::uint32_t>(nodes_.size() + 1)};
   nodes_[id] = agent;
   self_->monitor(agent);
-  observer_.event("node_joined", to_string(id), {{"pid", hello.pid}});
+  observer_.event(adopted ? "node_adopted" : "node_joined", to_string(id), {{"pid", hello.pid}});
   member_event(pm::NodeJoined{id});
+  if (adopted) adopt_children(hello, id);
 }
 
 void Head::worker_joined(const Hello& hello, const caf::actor& worker) {

@@ -3,6 +3,7 @@
 #include "actors/supervisor/control_log.h"
 #include "actors/supervisor/head_internal.h"
 #include "base/log.h"
+#include "checkpoint/repository.h"
 
 namespace troupe::actors {
 
@@ -35,7 +36,7 @@ void Head::send_mesh() {
 }
 
 std::string Head::commit_folder(PolicyVersion version) const {
-  return (options_.folder / "checkpoints" / ("step-" + std::to_string(version.step) + ".e" + std::to_string(version.epoch))).string();
+  return (options_.folder / "checkpoints" / checkpoint::commit_name(version)).string();
 }
 
 void Head::mesh_ready(const MeshReady& message) {

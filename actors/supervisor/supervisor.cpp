@@ -108,7 +108,9 @@ Result<pid_t> start_agent(ProcessKeeper& keeper, const WorkerFrame& base, const 
 }
 
 // An agent that was told to end does so, and its workers with it; what is left is killed.
-void see_off(pid_t agent, std::uint64_t start_ticks) {
+void see_off(pid_t agent) {
+  const std::uint64_t start_ticks = process_start_ticks(agent);
+  if (start_ticks == 0) return; // it has ended
   for (int i = 0; i < 300 && process_start_ticks(agent) == start_ticks; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if (process_start_ticks(agent) == start_ticks) ::kill(agent, SIGKILL);
 }
@@ -159,7 +161,7 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
   const SignalThread signals(head);
 
   waiter->wait_for(head);
-  if (const pid_t last = agent.pid; last > 0) see_off(last, process_start_ticks(last));
+  if (const pid_t last = agent.pid; last > 0) see_off(last);
   server.reset();
   std::error_code ec;
   fs::remove_all(folder, ec);

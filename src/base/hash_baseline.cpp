@@ -1,21 +1,7 @@
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include "base/hash_kernels.h"
+#include "base/hash_kernels.inl"
 
 namespace troupe::hash_kernels {
 
-Functions baseline() {
-  return {[](const void* bytes, std::size_t size, std::uint64_t seed) -> std::uint64_t { return XXH3_64bits_withSeed(bytes, size, seed); },
-          []() -> void* {
-            XXH3_state_t* state = XXH3_createState();
-            XXH3_64bits_reset(state);
-            return state;
-          },
-          [](void* state) { XXH3_freeState(static_cast<XXH3_state_t*>(state)); },
-          [](void* state) { XXH3_64bits_reset(static_cast<XXH3_state_t*>(state)); },
-          [](void* state, const void* bytes, std::size_t size) { XXH3_64bits_update(static_cast<XXH3_state_t*>(state), bytes, size); },
-          [](const void* state) -> std::uint64_t { return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state)); }};
-}
+Functions baseline() { return functions(); }
 
 } // namespace troupe::hash_kernels

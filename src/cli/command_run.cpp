@@ -36,8 +36,11 @@ Status resolve_paths(Experiment& e) {
 
 // Loads the policy once in a process of its own: a broken model or tokenizer is one sentence, before anything of the run exists.
 Status check_policy(const Experiment& e, const data::Tokenizer& tokenizer) {
-  char name[] = "/tmp/troupe-check.XXXXXX";
-  if (::mkdtemp(name) == nullptr) return tl::unexpected(system_error("create", name, errno));
+  std::error_code missing;
+  const fs::path temporary = fs::temp_directory_path(missing);
+  if (missing) return tl::unexpected(system_error("find", "the temporary folder (TMPDIR)", missing.value()));
+  std::string name = (temporary / "troupe-check.XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) return tl::unexpected(system_error("create", name, errno));
   const fs::path folder = name;
   const auto check = [&]() -> Status {
     TROUPE_TRY_STATUS(make_folders(folder / "tokenizer"));
