@@ -267,25 +267,27 @@ bool inspect(Inspector& f, ProbeSequence& x) {
 
 /// Head -> rank and rollouts: score these ids under the weights of `version`.
 struct ScoreProbe {
+  std::uint64_t id = 0; ///< Of the sequences; an answer carries it.
   PolicyVersion version;
   std::int32_t stage = 0;
   std::vector<ProbeSequence> sequences;
 };
 template <class Inspector>
 bool inspect(Inspector& f, ScoreProbe& x) {
-  return f.object(x).fields(f.field("version", x.version), f.field("stage", x.stage), f.field("sequences", x.sequences));
+  return f.object(x).fields(f.field("id", x.id), f.field("version", x.version), f.field("stage", x.stage), f.field("sequences", x.sequences));
 }
 
 /// The answer: log-probs of the completion tokens, by the prefill and the decode path (the rank has one path: `decode` stays empty).
 struct ProbeScored {
   std::string worker;
+  std::uint64_t probe = 0; ///< The order that this answers: only scores of the same sequences are compared.
   PolicyVersion version;
   std::vector<std::vector<float>> prefill;
   std::vector<std::vector<float>> decode;
 };
 template <class Inspector>
 bool inspect(Inspector& f, ProbeScored& x) {
-  return f.object(x).fields(f.field("worker", x.worker), f.field("version", x.version), f.field("prefill", x.prefill), f.field("decode", x.decode));
+  return f.object(x).fields(f.field("worker", x.worker), f.field("probe", x.probe), f.field("version", x.version), f.field("prefill", x.prefill), f.field("decode", x.decode));
 }
 
 } // namespace troupe::actors

@@ -135,7 +135,7 @@ class RankLogic final : public WorkerLogic {
     if (work_->version() != order.version) return; // the weights have gone on: nothing to compare
     const auto scores = work_->score(order.stage, order.sequences);
     if (!scores) return log_warning("probe: " + scores.error().to_string());
-    caf::anon_send(context_.head, ProbeScored{context_.frame->name, order.version, *scores, {}});
+    caf::anon_send(context_.head, ProbeScored{context_.frame->name, order.id, order.version, *scores, {}});
   }
 
   void take_snapshot(const SnapshotState& order) {

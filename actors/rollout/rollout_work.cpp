@@ -303,7 +303,7 @@ RolloutGauges RolloutWork::gauges() {
 }
 
 Result<ProbeScored> RolloutWork::score(const ScoreProbe& probe) {
-  ProbeScored out{worker_, probe.version, {}, {}};
+  ProbeScored out{worker_, probe.id, probe.version, {}, {}};
   const double temperature = options_.stages.at(static_cast<std::size_t>(probe.stage)).train.temperature;
   std::vector<generate::ScoreRequest> requests;
   for (const ProbeSequence& sequence : probe.sequences) requests.push_back({sequence.ids, sequence.prompt_length});

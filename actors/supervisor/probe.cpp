@@ -4,6 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
+
+#include "base/hash.h"
 
 namespace troupe::actors {
 namespace {
@@ -19,6 +22,18 @@ void compare(const std::vector<std::vector<float>>& a, const std::vector<std::ve
     }
 }
 
+// The same sequences at the same version have the same id, whichever head asks.
+std::uint64_t id_of(PolicyVersion version, const std::deque<ProbeSequence>& sequences) {
+  Hasher64 hasher;
+  hasher.update(std::as_bytes(std::span(&version.epoch, 1))); // field by field: the struct has padding
+  hasher.update(std::as_bytes(std::span(&version.step, 1)));
+  for (const ProbeSequence& sequence : sequences) {
+    hasher.update(std::as_bytes(std::span(&sequence.prompt_length, 1)));
+    hasher.update(std::as_bytes(std::span(sequence.ids)));
+  }
+  return hasher.digest();
+}
+
 } // namespace
 
 void Probe::delivered(const std::vector<std::int32_t>& prompt, const std::vector<std::int32_t>& completion) {
@@ -30,20 +45,24 @@ void Probe::delivered(const std::vector<std::int32_t>& prompt, const std::vector
 }
 
 std::optional<ScoreProbe> Probe::order(PolicyVersion version, std::int32_t stage) {
-  if (current_ && current_->version == version) return current_;
-  if (recent_.empty()) return std::nullopt;
-  current_ = ScoreProbe{version, stage, {recent_.begin(), recent_.end()}};
-  scores_.clear();
-  return current_;
+  if (const auto known = rounds_.find(version); known != rounds_.end()) return known->second.order;
+  // A version that was let go is not asked for anew: answers about other sequences may still be on their way.
+  const bool let_go = rounds_.size() == kRounds && version < rounds_.begin()->first;
+  if (recent_.empty() || let_go) return std::nullopt;
+  ScoreProbe order{id_of(version, recent_), version, stage, {recent_.begin(), recent_.end()}};
+  if (rounds_.size() == kRounds) rounds_.erase(rounds_.begin());
+  return rounds_.emplace(version, Round{std::move(order), {}}).first->second.order;
 }
 
 std::vector<ProbeOutcome> Probe::scored(const ProbeScored& scores) {
   std::vector<ProbeOutcome> outcomes;
-  if (!current_ || scores.version != current_->version) return outcomes;
+  const auto round = rounds_.find(scores.version);
+  if (round == rounds_.end() || round->second.order.id != scores.probe) return outcomes; // another head asked, or too late
   const bool is_rank = scores.decode.empty();
-  scores_[is_rank ? "" : scores.worker] = scores;
-  const auto rank = scores_.find("");
-  if (rank == scores_.end()) return outcomes;
+  auto& known = round->second.scores;
+  known[is_rank ? "" : scores.worker] = scores;
+  const auto rank = known.find("");
+  if (rank == known.end()) return outcomes;
   const auto judge = [&](const ProbeScored& worker) {
     ProbeOutcome outcome{0, 0, worker.worker, scores.version};
     compare(rank->second.prefill, worker.prefill, outcome);
@@ -52,7 +71,7 @@ std::vector<ProbeOutcome> Probe::scored(const ProbeScored& scores) {
   };
   if (!is_rank) judge(scores);
   else
-    for (const auto& [name, other] : scores_)
+    for (const auto& [name, other] : known)
       if (!name.empty()) judge(other);
   return outcomes;
 }

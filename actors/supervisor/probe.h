@@ -27,7 +27,8 @@ class Probe {
 
   /// Keeps the newest delivered sequences.
   void delivered(const std::vector<std::int32_t>& prompt, const std::vector<std::int32_t>& completion);
-  /// What to score at a version, the same for everybody who asks; absent while nothing was delivered.
+  /// What to score at a version, the same for everybody who asks, late pullers of an older version included. Absent while
+  /// nothing was delivered, and for a version that was let go.
   [[nodiscard]] std::optional<ScoreProbe> order(PolicyVersion version, std::int32_t stage);
   /// Takes scores of the rank (no decode path) or of a worker; gives the comparisons that became possible.
   std::vector<ProbeOutcome> scored(const ProbeScored& scores);
@@ -35,8 +36,12 @@ class Probe {
  private:
   std::size_t sequences_max_;
   std::deque<ProbeSequence> recent_;
-  std::optional<ScoreProbe> current_;
-  std::map<std::string, ProbeScored> scores_; // of the current version; "" is the rank
+  static constexpr std::size_t kRounds = 4; // the newest versions; workers pull one of the last two
+  struct Round {
+    ScoreProbe order;
+    std::map<std::string, ProbeScored> scores; // "" is the rank
+  };
+  std::map<PolicyVersion, Round> rounds_;
 };
 
 } // namespace troupe::actors
