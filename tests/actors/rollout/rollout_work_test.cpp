@@ -144,8 +144,9 @@ TEST(RolloutWork, TheLogProbsOfEveryTurnAreThoseOfTheWholeConversation) {
   ASSERT_EQ(results.size(), 1u);
   ProbeSequence sequence{bench.done[0].prompt_ids, static_cast<std::int32_t>(bench.done[0].prompt_ids.size())};
   sequence.ids.insert(sequence.ids.end(), results[0].ids.begin(), results[0].ids.end());
-  const auto scored = bench.work.score({{}, 0, {sequence}});
+  const auto scored = bench.work.score({7, {}, 0, {sequence}});
   ASSERT_TRUE(scored) << scored.error().message;
+  EXPECT_EQ(scored->probe, 7u);
   for (std::size_t i = 0; i < results[0].ids.size(); ++i) {
     if (results[0].sampled[i] == 0) continue;
     EXPECT_EQ(scored->prefill[0][i], results[0].logprobs[i]) << i;
