@@ -131,7 +131,7 @@ Status run_weights(Context& context) {
   TROUPE_TRY(const auto helper, start_helper("serve-weights", folder.path()));
   actors::System system(options_in(folder.path()));
   TROUPE_TRY(const auto store, system.connect("127.0.0.1", static_cast<std::uint16_t>(std::stoi(helper.says))));
-  TROUPE_TRY(const auto puller, actors::WeightPuller::start());
+  TROUPE_TRY(const auto puller, actors::WeightPuller::start({}));
 
   const int repeats = context.repeats(7);
   std::vector<double> took, copy;

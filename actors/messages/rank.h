@@ -52,6 +52,16 @@ bool inspect(Inspector& f, BatchGroup& x) {
   return f.object(x).fields(f.field("from", x.from), f.field("prompt", x.prompt), f.field("prompt_ids", x.prompt_ids), f.field("samples", x.samples));
 }
 
+/// Head -> rank: the peak learning rate of a stage, from its next step on (`troupe config set`).
+struct SetLearningRate {
+  std::int32_t stage = 0;
+  double lr = 0;
+};
+template <class Inspector>
+bool inspect(Inspector& f, SetLearningRate& x) {
+  return f.object(x).fields(f.field("stage", x.stage), f.field("lr", x.lr));
+}
+
 /// Head -> rank: train one step from `from`, on the groups sent before or, in a pretrain or sft stage, on the data set.
 /// Idempotent: a rank that is past `from` answers at once. Answered by StepDone.
 struct TrainStep {

@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "actors/messages/all.h"
 #include "actors/runtime/head_link.h"
+#include "actors/runtime/network.h"
 #include "actors/runtime/process.h"
 #include "actors/runtime/progress.h"
+#include "actors/runtime/signals.h"
 #include "actors/runtime/system.h"
 #include "base/log.h"
 
@@ -51,6 +54,7 @@ struct Child {
 };
 
 constexpr auto kReportEvery = std::chrono::seconds(1);
+constexpr int kListenersEvery = 5; // reports: reading them goes through /proc
 
 class AgentState {
  public:
@@ -92,6 +96,7 @@ class AgentState {
           log_info("stopping: " + order.reason);
           finish();
         },
+        [this](const StopRun& stop) { leave(stop); },
         [this](const FencedOff& order) {
           *outcome_ = fail(ErrorCode::kFenced, order.reason);
           finish();
@@ -103,12 +108,40 @@ class AgentState {
   [[nodiscard]] Duration head_wait() const { return std::chrono::milliseconds(frame_.head_wait_ms); }
 
   void say_hello() {
-    NodeHello hello{frame_.node, static_cast<std::int32_t>(::getpid()), frame_.term, {}};
+    NodeHello hello{frame_.node, static_cast<std::int32_t>(::getpid()), {}, {}, frame_.term, {}};
+    if (frame_.joined) {
+      char name[256] = "";
+      ::gethostname(name, sizeof name - 1);
+      hello.host = name;
+      hello.address = address_towards(frame_.head_host).value_or("");
+    }
     for (const auto& [worker, incarnation] : started_) hello.children.push_back({worker, incarnation, 0});
     for (NodeChild& child : hello.children)
       for (const auto& [pid, living] : children_)
         if (living.name == child.name && living.incarnation == child.incarnation) child.pid = static_cast<std::int32_t>(pid);
     self_->send(head_, std::move(hello), caf::actor{self_});
+  }
+
+  void leave(const StopRun& stop) {
+    if (std::exchange(leaving_, true)) {
+      *outcome_ = fail(ErrorCode::kCancelled, stop.reason + " twice");
+      return finish();
+    }
+    log_info(stop.reason + ": leaving the run; the workers here finish or hand over first (again to end at once)");
+    self_->send(head_, LeaveRun{frame_.node});
+  }
+
+  // The head knows its own paths and address; a machine that joined has others.
+  Result<std::string> local_frame(const std::string& text) const {
+    if (!frame_.joined) return text;
+    TROUPE_TRY(WorkerFrame frame, decode_frame(text));
+    frame.run_folder = frame_.run_folder;
+    frame.credential = frame_.credential;
+    frame.head_host = frame_.head_host;
+    frame.head_port = frame_.head_port;
+    frame.joined = true;
+    frame.bulk_device = frame_.bulk_device;
+    return encode_frame(frame);
   }
 
   void start(const StartWorker& order) {
@@ -124,7 +157,8 @@ class AgentState {
   Result<pid_t> spawn(const StartWorker& order, const fs::path& log) {
     TROUPE_TRY(const FileDescriptor page, WorkProgress::create_file());
     TROUPE_TRY(WorkProgress progress, WorkProgress::map(page.get()));
-    TROUPE_TRY(const FileDescriptor frame, frame_file(order.frame));
+    TROUPE_TRY(const std::string text, local_frame(order.frame));
+    TROUPE_TRY(const FileDescriptor frame, frame_file(text));
     ProcessSpec spec;
     spec.executable = order.torch ? executables_.torch.get() : executables_.plain.get();
     spec.argv = order.torch ? std::vector<std::string>{"troupe-worker", order.name} : std::vector<std::string>{"troupe", "worker", order.name};
@@ -145,13 +179,24 @@ class AgentState {
   }
 
   void report() {
-    NodeReport report;
+    NodeReport report{frame_.node, {}, {}};
+    if (reports_++ % kListenersEvery == 0) read_listeners();
+    report.listeners = listeners_;
     for (const auto& [pid, child] : children_) {
       const WorkReading reading = child.progress.read();
       report.workers.push_back({child.name, child.incarnation, reading.moves, reading.busy});
     }
     self_->send(head_, std::move(report));
     self_->delayed_send(caf::actor{self_}, kReportEvery, Beat{});
+  }
+
+  void read_listeners() {
+    std::map<std::int32_t, std::string> names{{static_cast<std::int32_t>(::getpid()), frame_.node}};
+    for (const auto& [pid, child] : children_) names[static_cast<std::int32_t>(pid)] = child.name;
+    std::vector<std::int32_t> pids;
+    for (const auto& [pid, worker] : names) pids.push_back(pid);
+    listeners_.clear();
+    for (const Listener& l : listeners_of(pids)) listeners_.push_back({names.at(l.pid), l.address, l.port});
   }
 
   void kill(const KillWorker& order) {
@@ -181,7 +226,9 @@ class AgentState {
   Status* outcome_; // owned by run_node_agent, which outlives the actor
   std::map<pid_t, Child> children_;
   std::map<std::string, std::uint32_t> started_; // the newest incarnation of each name
-  bool orphan_ = false;
+  std::vector<NodeListener> listeners_;
+  int reports_ = 0;
+  bool orphan_ = false, leaving_ = false;
   std::unique_ptr<ProcessKeeper> keeper_;
 };
 
@@ -205,6 +252,9 @@ Status run_node_agent(const WorkerFrame& frame) {
           return state->make_behavior();
         });
     link->set_owner(agent);
+    std::optional<SignalThread> signals;
+    if (frame.joined)
+      signals.emplace([agent](int signal) { caf::anon_send(agent, StopRun{signal == SIGINT ? "interrupted" : "terminated", signal == SIGTERM}); });
     self->wait_for(agent);
   }
   return outcome;

@@ -32,7 +32,8 @@ class RankLogic final : public WorkerLogic {
 
   Status open_store() {
     WeightStore::Host host{self_, context_.head, &thread_, &work_->model(), [w = work_.get()] { return w->version(); }};
-    TROUPE_TRY(store_, WeightStore::create(kWeightsDescriptor, std::move(host), context_.frame->epoch, options_.publication));
+    TROUPE_TRY(store_, WeightStore::create(kWeightsDescriptor, std::move(host), context_.frame->epoch, options_.publication,
+                                          weight_transfer(*context_.frame)));
     TROUPE_TRY(engine_, comm::TransferEngine::start({}));
     post([threads = options_.threads] { at::set_num_threads(threads); });
     return {};

@@ -46,7 +46,8 @@ SlotLayout slot_layout(const model::Model& model) {
   return layout;
 }
 
-Result<std::unique_ptr<WeightStore>> WeightStore::create(int descriptor, Host host, std::uint32_t epoch, const protocol::PublicationOptions& options) {
+Result<std::unique_ptr<WeightStore>> WeightStore::create(int descriptor, Host host, std::uint32_t epoch, const protocol::PublicationOptions& options,
+                                                         const comm::TransferOptions& transfer) {
   FileDescriptor fd(descriptor);
   SlotLayout layout = slot_layout(*host.model);
   const std::size_t bytes = layout.bytes * protocol::WeightPublication::kSlots;
@@ -60,7 +61,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::create(int descriptor, Host ho
     TROUPE_TRY(store->slots_[slot].file, comm::share_file(fd.get(), slot * store->layout_.bytes, store->layout_.bytes));
   }
   store->memory_file_ = std::move(fd);
-  TROUPE_TRY(store->engine_, comm::TransferEngine::start({}));
+  TROUPE_TRY(store->engine_, comm::TransferEngine::start(transfer));
   store->core_ = std::make_unique<protocol::WeightPublication>(options, epoch);
   for (std::uint32_t slot = 0; slot < store->slots_.size(); ++slot) TROUPE_TRY_STATUS(store->expose(slot));
   return store;

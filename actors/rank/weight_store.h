@@ -40,7 +40,7 @@ class WeightStore {
 
   /// Takes the memory file on `descriptor`, sizes and maps it. Errors: as system_error; UCX's.
   [[nodiscard]] static Result<std::unique_ptr<WeightStore>> create(int descriptor, Host host, std::uint32_t epoch,
-                                                                   const protocol::PublicationOptions& options);
+                                                                   const protocol::PublicationOptions& options, const comm::TransferOptions& transfer);
   ~WeightStore();
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;

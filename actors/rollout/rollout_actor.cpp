@@ -119,7 +119,7 @@ class RolloutLogic final : public WorkerLogic {
 Status run_rollout(const WorkerFrame& frame, const RolloutWorkerOptions& options) {
   return run_worker(frame, [&](const WorkerContext& context) -> Result<std::unique_ptr<WorkerLogic>> {
     TROUPE_TRY(auto policy, load_policy(options.policy, false));
-    TROUPE_TRY(auto puller, WeightPuller::start());
+    TROUPE_TRY(auto puller, WeightPuller::start(weight_transfer(frame)));
     return std::make_unique<RolloutLogic>(context, options, std::move(policy), std::move(puller));
   });
 }

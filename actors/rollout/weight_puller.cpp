@@ -49,8 +49,8 @@ Status fetch_slot(comm::TransferEngine& engine, const WeightTicket& ticket, std:
 
 } // namespace
 
-Result<std::unique_ptr<WeightPuller>> WeightPuller::start() {
-  TROUPE_TRY(auto engine, comm::TransferEngine::start({}));
+Result<std::unique_ptr<WeightPuller>> WeightPuller::start(const comm::TransferOptions& options) {
+  TROUPE_TRY(auto engine, comm::TransferEngine::start(options));
   return std::unique_ptr<WeightPuller>(new WeightPuller(std::move(engine)));
 }
 

@@ -23,7 +23,7 @@ class WeightPuller {
   /// Called on the puller's thread with the bytes of the slot, laid out as the ticket says, or with why there are none.
   using Pulled = std::function<void(const WeightTicket&, Result<std::shared_ptr<const comm::HugeBuffer>>)>;
 
-  [[nodiscard]] static Result<std::unique_ptr<WeightPuller>> start();
+  [[nodiscard]] static Result<std::unique_ptr<WeightPuller>> start(const comm::TransferOptions& options);
   /// Errors (through `done`): kTimeout, kUnavailable (rank gone, lease expired), kCorrupt (a checksum differs).
   void pull(const WeightTicket& ticket, Pulled done);
 

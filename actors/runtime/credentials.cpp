@@ -47,14 +47,14 @@ bool add_extension(X509* certificate, X509* issuer, int nid, const char* value) 
 }
 
 // Signs a certificate for `key`; the issuer is itself when `issuer` is null.
-Result<Certificate> sign(EVP_PKEY* key, const std::string& name, X509* issuer, EVP_PKEY* issuer_key) {
+Result<Certificate> sign(EVP_PKEY* key, const std::string& name, X509* issuer, EVP_PKEY* issuer_key, long valid_seconds) {
   Certificate certificate(X509_new());
   std::uint64_t serial = 0;
   if (!certificate || RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) != 1) return openssl_error("make a certificate");
   X509_set_version(certificate.get(), 2);
   ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate.get()), serial >> 1);
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -300); // clocks of machines differ by minutes
-  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 10L * 365 * 24 * 3600);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), valid_seconds);
   X509_set_pubkey(certificate.get(), key);
   X509_NAME* subject = X509_get_subject_name(certificate.get());
   X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.data()), static_cast<int>(name.size()), -1, 0);
@@ -81,23 +81,30 @@ Credential files_in(const std::filesystem::path& folder) { return {folder / "nod
 
 } // namespace
 
-Result<Credential> make_credential(const std::filesystem::path& folder, const std::string& run_id) {
+Result<Credential> make_credential(const std::filesystem::path& folder, const std::string& run_id, long valid_seconds) {
   TROUPE_TRY_STATUS(make_folders(folder));
   if (::chmod(folder.c_str(), 0700) != 0) return tl::unexpected(system_error("protect", folder, errno));
   const Key authority_key(EVP_EC_gen("P-256")), node_key(EVP_EC_gen("P-256"));
   if (!authority_key || !node_key) return openssl_error("make a key");
-  TROUPE_TRY(const Certificate authority, sign(authority_key.get(), "troupe run " + run_id, nullptr, authority_key.get()));
-  TROUPE_TRY(const Certificate node, sign(node_key.get(), "troupe node of " + run_id, authority.get(), authority_key.get()));
+  TROUPE_TRY(const Certificate authority, sign(authority_key.get(), "troupe run " + run_id, nullptr, authority_key.get(), kCredentialSeconds));
+  TROUPE_TRY(const Certificate node, sign(node_key.get(), "troupe node of " + run_id, authority.get(), authority_key.get(), valid_seconds));
   const Credential credential = files_in(folder);
   TROUPE_TRY_STATUS(write_pem(credential.authority, [&](BIO* bio) { return PEM_write_bio_X509(bio, authority.get()); }));
   TROUPE_TRY_STATUS(write_pem(credential.certificate, [&](BIO* bio) { return PEM_write_bio_X509(bio, node.get()); }));
   TROUPE_TRY_STATUS(write_pem(credential.key, [&](BIO* bio) { return PEM_write_bio_PrivateKey(bio, node_key.get(), nullptr, nullptr, 0, nullptr, nullptr); }));
+  TROUPE_TRY_STATUS(write_pem(join_file(folder), [&](BIO* bio) {
+    return PEM_write_bio_X509(bio, node.get()) == 1 && PEM_write_bio_PrivateKey(bio, node_key.get(), nullptr, nullptr, 0, nullptr, nullptr) == 1
+               ? PEM_write_bio_X509(bio, authority.get())
+               : 0;
+  }));
   return credential;
 }
 
+std::filesystem::path join_file(const std::filesystem::path& folder) { return folder / "join.pem"; }
+
 Result<Credential> open_credential(const std::filesystem::path& folder, const std::string& run_id) {
   const Credential credential = files_in(folder);
-  for (const std::string& file : {credential.certificate, credential.key, credential.authority})
+  for (const std::string& file : {credential.certificate, credential.key, credential.authority, join_file(folder).string()})
     if (!std::filesystem::exists(file)) return make_credential(folder, run_id);
   return credential;
 }

@@ -10,6 +10,13 @@ namespace troupe::actors {
 
 using nlohmann::json;
 
+comm::TransferOptions weight_transfer(const WorkerFrame& frame) {
+  comm::TransferOptions options;
+  options.net_device = frame.bulk_device;
+  options.shared_memory = frame.bulk_device == "lo"; // UCX takes two network namespaces of one machine for one, and hangs
+  return options;
+}
+
 std::string encode_frame(const WorkerFrame& f) {
   return json{{"run_id", f.run_id},
               {"run_folder", f.run_folder},
@@ -25,6 +32,8 @@ std::string encode_frame(const WorkerFrame& f) {
               {"certificate", f.credential.certificate},
               {"key", f.credential.key},
               {"authority", f.credential.authority},
+              {"joined", f.joined},
+              {"bulk_device", f.bulk_device},
               {"lease_ms", f.lease_ms},
               {"head_wait_ms", f.head_wait_ms},
               {"experiment", f.experiment}}
@@ -49,6 +58,8 @@ Result<WorkerFrame> decode_frame(std::string_view text) {
     j.at("certificate").get_to(f.credential.certificate);
     j.at("key").get_to(f.credential.key);
     j.at("authority").get_to(f.credential.authority);
+    j.at("joined").get_to(f.joined);
+    j.at("bulk_device").get_to(f.bulk_device);
     j.at("lease_ms").get_to(f.lease_ms);
     j.at("head_wait_ms").get_to(f.head_wait_ms);
     j.at("experiment").get_to(f.experiment);

@@ -8,6 +8,7 @@
 #include "actors/runtime/credentials.h"
 #include "base/file.h"
 #include "base/result.h"
+#include "comm/transfer.h"
 
 namespace troupe::actors {
 
@@ -28,10 +29,15 @@ struct WorkerFrame {
   std::string head_host;
   std::uint16_t head_port = 0;
   Credential credential;
+  bool joined = false;       ///< Of a machine that joined: it finds a new head at the same address.
+  std::string bulk_device = "lo"; ///< Network interface of weight transfers; the loopback device of a run on one machine.
   std::int64_t lease_ms = 5000;      ///< Without the head for this long, a worker stops at its next edge.
   std::int64_t head_wait_ms = 60000; ///< Without the head for this long, an agent kills its workers and exits.
   std::string experiment; ///< The resolved config as JSON.
 };
+
+/// How weights travel: over shared memory too on one machine, by tcp alone as soon as others may join.
+[[nodiscard]] comm::TransferOptions weight_transfer(const WorkerFrame& frame);
 
 [[nodiscard]] std::string encode_frame(const WorkerFrame& frame);
 /// Errors: kCorrupt naming the field.

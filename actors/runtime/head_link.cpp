@@ -5,9 +5,11 @@
 #include <condition_variable>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "actors/messages/all.h"
+#include "actors/runtime/network.h"
 #include "base/log.h"
 
 namespace troupe::actors {
@@ -15,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 constexpr auto kLookEvery = std::chrono::milliseconds(100);
+constexpr auto kAnswerWithin = std::chrono::seconds(2); // of a head that is looked for
 
 } // namespace
 
@@ -34,7 +37,9 @@ Result<HeadPoint> read_head_point(const std::filesystem::path& run_folder) {
 }
 
 struct HeadLink::Shared {
-  Shared(System& s, const WorkerFrame& f) : system(s), folder(f.run_folder), term(f.term) {}
+  Shared(System& s, const WorkerFrame& f) : system(s), folder(f.run_folder), term(f.term) {
+    if (f.joined) known = Endpoint{f.head_host, f.head_port};
+  }
 
   caf::behavior proxy_behavior(caf::event_based_actor* self, caf::actor first) {
     auto head = std::make_shared<caf::actor>(std::move(first));
@@ -79,20 +84,36 @@ struct HeadLink::Shared {
     }
   }
 
-  bool look() {
+  bool look() { return known ? look_there() : look_in_folder(); }
+
+  bool look_in_folder() {
     const auto point = read_head_point(folder);
     if (!point || point->term <= term) return false;
     const auto head = system.connect(point->host, point->port);
+    return head && found(*head, point->term);
+  }
+
+  bool look_there() {
+    if (!connect_to(*known, kAnswerWithin)) return false; // CAF would wait for minutes
+    const auto head = system.connect(known->host, known->port);
     if (!head) return false;
-    log_info("the head of term " + std::to_string(point->term) + " is there");
-    term = point->term;
-    caf::anon_send(proxy, HeadIs{*head}); // before the owner's first message to it
+    std::optional<std::uint64_t> its_term;
+    caf::scoped_actor self{system.caf()};
+    self->request(*head, kAnswerWithin, AskTerm{}).receive([&](const TermIs& is) { its_term = is.term; }, [](const caf::error&) {});
+    return its_term && *its_term >= term && found(*head, *its_term);
+  }
+
+  bool found(const caf::actor& head, std::uint64_t its_term) {
+    log_info("the head of term " + std::to_string(its_term) + " is there");
+    term = its_term;
+    caf::anon_send(proxy, HeadIs{head}); // before the owner's first message to it
     caf::anon_send(owner, HeadFound{term});
     return true;
   }
 
   System& system;
   const std::filesystem::path folder;
+  std::optional<Endpoint> known; // a machine that joined
   std::uint64_t term; // of the newest head; the thread's own once it runs
   caf::actor proxy;
   std::mutex mutex;

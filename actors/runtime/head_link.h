@@ -25,7 +25,8 @@ struct HeadPoint {
 [[nodiscard]] Result<HeadPoint> read_head_point(const std::filesystem::path& run_folder);
 
 /// `actor()` passes on everything it is sent, in order, and drops it while there is no head. When the head is lost, `owner` is sent HeadLost;
-/// a thread then looks for the head of a later term, connects to it, and sends HeadFound.
+/// a thread then looks for the head of a later term, connects to it, and sends HeadFound. On a machine that joined there is no run folder to
+/// look in: the head is looked for where it was, and may be of the same term, after a cut link (it decides whether it still knows us).
 class HeadLink {
  public:
   /// Connects to the frame's head. Errors: those of System::connect.

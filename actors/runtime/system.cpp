@@ -12,14 +12,15 @@
 namespace troupe::actors {
 
 struct System::Config : caf::actor_system_config {
-  explicit Config(const SystemOptions& options) {
+  std::string build;
+  explicit Config(const SystemOptions& options) : build(options.build) {
     load<caf::io::middleman>();
     load<caf::openssl::manager>();
     const double scale = time_scale();
     const auto scaled = [scale](Duration d) { return caf::timespan{static_cast<std::int64_t>(static_cast<double>(d.count()) * scale)}; };
     set("caf.middleman.heartbeat-interval", scaled(options.heartbeat));
     set("caf.middleman.connection-timeout", scaled(options.timeout));
-    set("caf.middleman.app-identifiers", std::vector<std::string>{build_id()});
+    set("caf.middleman.app-identifiers", std::vector<std::string>{options.build});
     set("caf.middleman.enable-automatic-connections", false);
     set("caf.scheduler.max-threads", 2);
     // CAF's TLS module drains OpenSSL's error queue only while it formats a log line of level INFO. With that level off, the error of a peer
@@ -76,6 +77,9 @@ Result<std::uint16_t> System::publish(const caf::actor& actor, const std::string
 
 Result<caf::actor> System::connect(const std::string& host, std::uint16_t port) {
   auto actor = caf::openssl::remote_actor(*system_, host, port);
+  if (!actor && actor.error() == caf::sec::incompatible_application_ids)
+    return fail(ErrorCode::kUnavailable, "the head at " + host + ":" + std::to_string(port) + " is of another build than this one (" + config_->build +
+                                             "); run the same build of troupe on every machine");
   if (!actor)
     return fail(ErrorCode::kUnavailable, "cannot reach the head at " + host + ":" + std::to_string(port) + " (" + caf::to_string(actor.error()) +
                                              "); is it running, of the same build, and is the credential of this run?");

@@ -18,9 +18,16 @@
 
 namespace troupe::actors {
 
+/// TROUPE_TIME_SCALE, at least 1: how much slower than usual this build runs (sanitizers).
+[[nodiscard]] double time_scale();
+
+/// Identifies the wire format: peers of another build are refused.
+[[nodiscard]] const char* build_id();
+
 struct SystemOptions {
   Credential credential;
   Duration heartbeat = std::chrono::milliseconds(200); ///< Multiplied by TROUPE_TIME_SCALE, as the next.
+  std::string build = build_id();                      ///< Peers of another one are refused.
   Duration timeout = std::chrono::seconds(3);          ///< Silence after which a peer counts as gone; never 0 (CAF would cut at once).
 };
 
@@ -33,7 +40,7 @@ class System {
 
   /// Makes `actor` reachable at host:port (0: any free port). Returns the port. Errors: kUnavailable, e.g. a port in use.
   [[nodiscard]] Result<std::uint16_t> publish(const caf::actor& actor, const std::string& host, std::uint16_t port);
-  /// Connects to a published actor. Errors: kUnavailable naming host, port and the likely cause.
+  /// Connects to a published actor. Errors: kUnavailable naming host, port and the likely cause: another build, another run, nobody there.
   [[nodiscard]] Result<caf::actor> connect(const std::string& host, std::uint16_t port);
 
  private:
@@ -42,11 +49,5 @@ class System {
   std::unique_ptr<caf::actor_system> system_;
   std::vector<caf::actor> published_;
 };
-
-/// TROUPE_TIME_SCALE, at least 1: how much slower than usual this build runs (sanitizers).
-[[nodiscard]] double time_scale();
-
-/// Identifies the wire format: peers of another build are refused.
-[[nodiscard]] const char* build_id();
 
 } // namespace troupe::actors

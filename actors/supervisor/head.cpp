@@ -91,9 +91,12 @@ caf::message_handler Head::worker_handlers() {
       },
       [this](const Hello& hello, const caf::actor& worker) { worker_joined(hello, worker); },
       [this](const Alive& m) { heard(m.name, m.incarnation); },
-      [this](const NodeReport& report) {
-        for (const WorkerReading& reading : report.workers)
-          if (const auto id = worker_id(reading.name, reading.incarnation)) member_event(pm::Worked{*id, reading.moves, reading.busy});
+      [this](const NodeReport& report) { node_report(report); },
+      [this](const JoinRun& request) { return admit(request); },
+      [this](const AskTerm&) { return TermIs{start_.term}; },
+      [this](const LeaveRun& order) {
+        for (const auto& [id, node] : nodes_)
+          if (to_string(id) == order.node) return void(drain_node(id));
       },
       [this](const WorkerFailed& m) {
         if (m.name == "rank/0") rank_failure_ = m.error.message;
@@ -192,7 +195,7 @@ void Head::end(protocol::RunExit exit, const std::string& reason) {
   observer_.close(summary());
   begun_ = true;
   for (auto& [name, worker] : workers_) caf::anon_send(worker.actor, StopWorker{"the run has ended"});
-  for (auto& [id, agent] : nodes_) caf::anon_send(agent, StopNode{"the run has ended"});
+  for (auto& [id, node] : nodes_) caf::anon_send(node.agent, StopNode{"the run has ended"});
   self_->quit();
 }
 

@@ -74,6 +74,14 @@ class Head {
     PolicyVersion version;
     bool holds = false; // said so when it came
   };
+  struct NodeEntry {
+    caf::actor agent;
+    bool local = false; // this machine: its agent is ours
+    std::int32_t pid = 0;
+    std::string host, address;
+    bool leaving = false;
+    std::vector<NodeListener> listeners;
+  };
   struct KeptGroup { // what the ledger's groups stand for
     std::vector<std::int32_t> prompt_ids;
     std::string prompt_text;
@@ -121,12 +129,22 @@ class Head {
   void perform(const protocol::membership::Suspected& e);
   void perform(const protocol::membership::Cleared& e);
   void perform(const protocol::membership::Gone& e);
+  void tell_gone(const protocol::membership::Gone& e);
   void perform(const protocol::membership::ScaleRefused& e);
   void perform(const protocol::membership::GiveUp& e);
-  void node_joined(const NodeHello& hello, const caf::actor& agent);
   void worker_joined(const Hello& hello, const caf::actor& worker);
-  void link_down(const caf::actor_addr& who);
   void heard(const std::string& name, std::uint32_t incarnation);
+
+  // head_nodes.cpp: machines
+  NodeAdmitted admit(const JoinRun& request);
+  void node_joined(const NodeHello& hello, const caf::actor& agent);
+  void node_lost(protocol::NodeId node, const std::string& how);
+  [[nodiscard]] std::string drain_node(protocol::NodeId node);
+  void node_emptied(protocol::NodeId node);
+  void link_down(const caf::actor_addr& who);
+  void node_report(const NodeReport& report);
+  [[nodiscard]] nlohmann::json nodes_json() const;
+  [[nodiscard]] nlohmann::json listeners_json() const;
 
   // head_run.cpp: stages, steps, checkpoints
   void run_event(const protocol::run::Event& event);
@@ -217,7 +235,9 @@ class Head {
   EnvironmentRouter router_;
   Probe probe_;
 
-  std::map<protocol::NodeId, caf::actor> nodes_;
+  std::map<protocol::NodeId, NodeEntry> nodes_;
+  std::set<protocol::NodeId> admitted_; // not yet heard of
+  std::uint32_t last_node_ = 1;         // the head's own machine
   std::map<std::string, WorkerEntry> workers_;     // by name; the incarnation that joined
   std::map<std::pair<std::string, std::uint32_t>, std::int32_t> pids_; // of started processes
   std::map<std::uint64_t, KeptGroup> kept_;        // results by prompt, until the director drops them

@@ -27,7 +27,8 @@ void Head::begin_cold(const std::string& why_not_warm) {
   if (start_.warm) restore_tally(start_.warm->tally);
   run_event(protocol::run::Start{start_.position, start_.epoch});
   if (ended_) return; // every stage was done already: nobody is needed
-  if (nodes_.empty()) {
+  const bool own_agent = nodes_.contains(protocol::NodeId{1});
+  if (!own_agent) {
     if (start_.warm && agent_.pid > 0) ::kill(agent_.pid, SIGKILL); // frozen, or cut off: its workers die with it
     start_agent();
   }
@@ -57,6 +58,7 @@ void Head::begin_warm(PolicyVersion rank) {
   run_event(protocol::run::Adopt{start->position, committed});
   want_workers();
   for (const protocol::WorkerId& id : std::exchange(early_, {})) register_worker(id);
+  for (auto& [hello, worker] : std::exchange(before_node_, {})) worker_joined(hello, worker); // refused: their machine comes too late
 }
 
 void Head::want_workers() {
@@ -82,7 +84,7 @@ void Head::adopt_children(const NodeHello& hello, protocol::NodeId node) {
     rank = rank || id->role == Role::kRank;
   }
   for (auto& [early, worker] : std::exchange(before_node_, {})) worker_joined(early, worker);
-  if (!rank) begin_cold("the rank has died");
+  if (!rank && node == protocol::NodeId{1}) begin_cold("the rank has died");
 }
 
 void Head::adopt_worker(const Hello& hello, const protocol::WorkerId& id) {
@@ -124,11 +126,7 @@ void Head::agent_gone(pid_t pid, const std::string& how) {
   if (ended_ || pid <= 0 || !agent_.pid.compare_exchange_strong(running, -1)) return; // heard of it before
   observer_.event("agent_gone", "node1", {{"how", how}});
   observer_.say("troupe: the node agent of this machine is gone: " + how);
-  if (!nodes_.empty()) {
-    const auto node = nodes_.begin()->first;
-    nodes_.clear();
-    member_event(pm::NodeLost{node, how});
-  }
+  if (nodes_.erase(protocol::NodeId{1}) > 0) member_event(pm::NodeLost{protocol::NodeId{1}, how});
   const auto verdict = agent_restarts_.on_failure({"the node agent", how, head_now()});
   if (const auto* up = std::get_if<protocol::Escalate>(&verdict)) return run_event(protocol::run::Broken{"the node agent of this machine: " + up->reason});
   arm(kAgentTimer, std::get<protocol::RestartAt>(verdict).at);

@@ -1,5 +1,4 @@
 #include <caf/all.hpp>
-#include <signal.h>
 
 #include "actors/runtime/names.h"
 #include "actors/supervisor/control_log.h"
@@ -18,24 +17,10 @@ void Head::member_event(const pm::Event& event) {
   perform_all(membership_.handle(event, head_now()), kMembershipTimer);
 }
 
-void Head::node_joined(const NodeHello& hello, const caf::actor& agent) {
-  const bool adopted = start_.warm && !begun_ && hello.term < start_.term; // it belonged to the lost head
-  if (hello.term != start_.term && !adopted) {
-    self_->send(agent, FencedOff{"the agent belongs to term " + std::to_string(hello.term) + ", this is term " + std::to_string(start_.term)});
-    return;
-  }
-  const protocol::NodeId id{static_cast<std::uint32_t>(nodes_.size() + 1)};
-  nodes_[id] = agent;
-  self_->monitor(agent);
-  observer_.event(adopted ? "node_adopted" : "node_joined", to_string(id), {{"pid", hello.pid}});
-  member_event(pm::NodeJoined{id});
-  if (adopted) adopt_children(hello, id);
-}
-
 void Head::worker_joined(const Hello& hello, const caf::actor& worker) {
   const auto id = worker_id(hello.name, hello.incarnation);
   const auto member = id ? membership_.members().find(*id) : membership_.members().end();
-  if (start_.warm && !begun_ && nodes_.empty() && hello.term < start_.term) return before_node_.push_back({hello, worker});
+  if (start_.warm && !begun_ && member == membership_.members().end() && hello.term < start_.term) return before_node_.push_back({hello, worker});
   const bool adopted = start_.warm && hello.term < start_.term && id && workers_.count(hello.name) == 0;
   if (!id || (hello.term != start_.term && !adopted) || member == membership_.members().end()) {
     self_->send(worker, FencedOff{hello.name + " (incarnation " + std::to_string(hello.incarnation) + ", term " + std::to_string(hello.term) +
@@ -47,17 +32,6 @@ void Head::worker_joined(const Hello& hello, const caf::actor& worker) {
   observer_.event(adopted ? "worker_adopted" : "worker_joined", hello.name, {{"incarnation", hello.incarnation}, {"pid", hello.pid}});
   if (adopted) return adopt_worker(hello, *id);
   register_worker(*id);
-}
-
-void Head::link_down(const caf::actor_addr& who) {
-  for (const auto& [id, agent] : nodes_)
-    if (agent.address() == who) {
-      const pid_t pid = agent_.pid;
-      if (pid > 0) ::kill(pid, SIGKILL); // dead already, or frozen: its workers must not live on beside their replacements
-      return agent_gone(pid, "the connection to it is gone");
-    }
-  for (const auto& [name, worker] : workers_)
-    if (worker.actor.address() == who) return member_event(pm::LinkDown{worker.id});
 }
 
 void Head::heard(const std::string& name, std::uint32_t incarnation) {
@@ -77,7 +51,7 @@ void Head::perform(const pm::StartWorker& e) {
   frame.node = to_string(e.node);
   if (e.worker.incarnation > 0) ++restarts_;
   observer_.event("worker_start", frame.name, {{"incarnation", frame.incarnation}, {"node", frame.node}});
-  self_->send(node->second, StartWorker{frame.name, frame.incarnation, encode_frame(frame), row.torch, row.weights, row.threads(options_)});
+  self_->send(node->second.agent, StartWorker{frame.name, frame.incarnation, encode_frame(frame), row.torch, row.weights, row.threads(options_)});
 }
 
 void Head::perform(const pm::DrainWorker& e) {
@@ -93,7 +67,7 @@ void Head::perform(const pm::StopWorker& e) {
 
 void Head::perform(const pm::KillWorker& e) {
   observer_.event("worker_kill", worker_name(e.worker), {{"incarnation", e.worker.incarnation}, {"reason", e.reason}});
-  if (const auto node = nodes_.find(e.node); node != nodes_.end()) self_->send(node->second, KillWorker{worker_name(e.worker), e.worker.incarnation});
+  if (const auto node = nodes_.find(e.node); node != nodes_.end()) self_->send(node->second.agent, KillWorker{worker_name(e.worker), e.worker.incarnation});
 }
 
 void Head::perform(const pm::Suspected& e) {
@@ -112,6 +86,15 @@ void Head::perform(const pm::Gone& e) {
   if (entry(e.worker) != nullptr) workers_.erase(name);
   pids_.erase({name, e.worker.incarnation});
   gauges_.erase(name);
+  tell_gone(e);
+  std::vector<protocol::NodeId> leaving;
+  for (const auto& [node, entry] : nodes_)
+    if (entry.leaving) leaving.push_back(node);
+  for (const protocol::NodeId node : leaving) node_emptied(node);
+}
+
+void Head::tell_gone(const pm::Gone& e) {
+  const std::string name = worker_name(e.worker);
   switch (e.worker.role) {
     case Role::kRollout:
       router_.worker_gone(name);

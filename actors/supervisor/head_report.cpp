@@ -141,6 +141,8 @@ json Head::status_json() const {
           {"steps", options_.stages[stage].spec.steps},
           {"eta_s", line.left ? json(seconds(*line.left)) : json(nullptr)},
           {"actors", membership_.members().size()},
+          {"nodes", nodes_json()},
+          {"listeners", listeners_json()},
           {"prompts",
            {{"dispatched", prompts.dispatched}, {"delivered", prompts.delivered}, {"cancelled", prompts.cancelled()}, {"in_flight", prompts.in_flight}}}};
 }
@@ -189,11 +191,20 @@ std::string Head::answer(const std::string& line) {
   if (command == "status") return json{{"ok", true}, {"status", status_json()}}.dump();
   if (command == "actors") return json{{"ok", true}, {"result", actors_json()}}.dump();
   if (command == "scale") return scale(request).dump();
+  if (command == "drain") {
+    const std::string name = request.value("node", "");
+    for (const auto& [id, node] : nodes_)
+      if (to_string(id) == name) {
+        const std::string problem = drain_node(id);
+        return problem.empty() ? json{{"ok", true}, {"node", name}}.dump() : json{{"ok", false}, {"error", problem}}.dump();
+      }
+    return json{{"ok", false}, {"error", "there is no node \"" + name + "\" in this run"}}.dump();
+  }
   if (command == "stop") {
     caf::anon_send(caf::actor{self_}, StopRun{"stop requested", false});
     return R"({"ok":true})";
   }
-  return json{{"ok", false}, {"error", "unknown command \"" + command + "\"; there are status, actors, scale, stop"}}.dump();
+  return json{{"ok", false}, {"error", "unknown command \"" + command + "\"; there are status, actors, scale, drain, stop"}}.dump();
 }
 
 } // namespace troupe::actors

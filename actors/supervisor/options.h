@@ -45,6 +45,7 @@ struct SupervisorOptions {
   bool tensorboard = true;
   Duration progress_interval = std::chrono::seconds(5);
 
+  std::string listen;            ///< HOST:PORT where other machines join; empty: none can.
   Duration heartbeat = std::chrono::milliseconds(200);
   Duration lease = std::chrono::seconds(5);      ///< Without the head for this long, workers stop at their next edge.
   Duration head_wait = std::chrono::seconds(60); ///< Without the head for this long, agents end their workers and themselves.

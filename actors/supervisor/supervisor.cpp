@@ -2,14 +2,15 @@
 
 #include <caf/all.hpp>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <future>
 #include <thread>
 
 #include "actors/runtime/head_link.h"
+#include "actors/runtime/network.h"
 #include "actors/runtime/process.h"
+#include "actors/runtime/signals.h"
 #include "actors/runtime/system.h"
 #include "actors/supervisor/control_log.h"
 #include "actors/supervisor/control_server.h"
@@ -60,39 +61,6 @@ Status find_start(const SupervisorOptions& options, const protocol::control::Sta
   return {};
 }
 
-// A thread that turns SIGINT and SIGTERM into messages. The signals are blocked in every other thread.
-class SignalThread {
- public:
-  explicit SignalThread(caf::actor head) : head_(std::move(head)) {
-    sigset_t set = signals();
-    fd_ = FileDescriptor(::signalfd(-1, &set, SFD_CLOEXEC));
-    thread_ = std::thread([this] { run(); });
-  }
-  ~SignalThread() {
-    ::pthread_kill(thread_.native_handle(), SIGUSR1);
-    thread_.join();
-  }
-  static sigset_t signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, s);
-    return set;
-  }
-
- private:
-  void run() {
-    for (;;) {
-      signalfd_siginfo info{};
-      if (::read(fd_.get(), &info, sizeof info) != sizeof info) continue;
-      if (info.ssi_signo == SIGUSR1) return;
-      caf::anon_send(head_, StopRun{info.ssi_signo == SIGINT ? "interrupted" : "terminated", info.ssi_signo == SIGTERM});
-    }
-  }
-  caf::actor head_;
-  FileDescriptor fd_;
-  std::thread thread_;
-};
-
 Result<pid_t> start_agent(ProcessKeeper& keeper, const WorkerFrame& base, const FileDescriptor& self_exe) {
   WorkerFrame frame = base;
   frame.name = frame.node = "node1";
@@ -113,6 +81,16 @@ void see_off(pid_t agent) {
   if (start_ticks == 0) return; // it has ended
   for (int i = 0; i < 300 && process_start_ticks(agent) == start_ticks; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if (process_start_ticks(agent) == start_ticks) ::kill(agent, SIGKILL);
+}
+
+// Where other machines join, and how: printed for whoever starts them.
+Status listen(const SupervisorOptions& options, System& system, const caf::actor& head, Observer& observer) {
+  TROUPE_TRY(const Endpoint at, parse_endpoint(options.listen));
+  TROUPE_TRY(const std::uint16_t port, system.publish(head, at.host, at.port));
+  const auto file = join_file(options.folder / "credentials");
+  observer.say("troupe: other machines join with this line; copy the credential to them first, and keep it secret:\n    troupe join " +
+               to_string(Endpoint{at.host, port}) + " --credential " + file.string());
+  return {};
 }
 
 Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, WorkerFrame frame, Observer& observer, ControlLog& log) {
@@ -147,6 +125,7 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
   frame.head_port = bound;
   ended_to = head;
   TROUPE_TRY_STATUS(write_head_point(options.folder, {frame.term, frame.head_host, bound}));
+  if (!options.listen.empty()) TROUPE_TRY_STATUS(listen(options, system, head, observer));
   caf::anon_send(head, Tick{0});
 
   TROUPE_TRY(const auto folder, socket_folder(frame.run_id));
@@ -158,7 +137,9 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
     return answer;
   }));
   TROUPE_TRY_STATUS(write_control_point(point));
-  const SignalThread signals(head);
+  const SignalThread signals([head](int signal) {
+    caf::anon_send(head, StopRun{signal == SIGINT ? "interrupted" : "terminated", signal == SIGTERM});
+  });
 
   waiter->wait_for(head);
   if (const pid_t last = agent.pid; last > 0) see_off(last);
@@ -173,8 +154,7 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
 } // namespace
 
 Result<HeadOutcome> run_supervisor(const SupervisorOptions& options) {
-  sigset_t set = SignalThread::signals();
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr); // before any thread exists
+  block_signals();
   TROUPE_TRY(const auto folder, options.resume ? RunFolder::reopen(options.folder) : RunFolder::create(options.folder, options.run_json));
   if (options.prepare) TROUPE_TRY_STATUS(options.prepare(options.folder));
   TROUPE_TRY(auto opened, ControlLog::open(options.folder / "control.log"));
@@ -190,6 +170,10 @@ Result<HeadOutcome> run_supervisor(const SupervisorOptions& options) {
   frame.lease_ms = options.lease / std::chrono::milliseconds(1);
   frame.head_wait_ms = options.head_wait / std::chrono::milliseconds(1);
   frame.experiment = options.experiment;
+  if (!options.listen.empty()) {
+    TROUPE_TRY(const Endpoint at, parse_endpoint(options.listen));
+    TROUPE_TRY(frame.bulk_device, interface_of(at.host));
+  }
   TROUPE_TRY(frame.credential, open_credential(options.folder / "credentials", frame.run_id));
   TROUPE_TRY(auto observer, Observer::open(options));
   return host(options, std::move(start), std::move(frame), *observer, *opened.log);

@@ -99,6 +99,7 @@ actors::SupervisorOptions supervisor_options(const Experiment& e) {
   o.samples_per_step = e.output.samples_per_step;
   o.tensorboard = e.output.tensorboard;
   o.progress_interval = e.output.progress;
+  o.listen = e.control.listen;
   o.heartbeat = e.control.heartbeat;
   o.lease = e.control.lease;
   o.head_wait = e.control.head_wait;

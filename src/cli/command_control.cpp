@@ -1,4 +1,4 @@
-// troupe status | actors | scale | stop | logs
+// troupe status | actors | scale | drain | stop | logs
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -29,6 +29,14 @@ int status(const Target& target) {
               s["run"].get<std::string>().c_str(), s["state"].get<std::string>().c_str(), s["stage"].get<std::string>().c_str(), s["step"].get<long long>(),
               s["steps"].get<long long>(), s["actors"].get<long long>(), p["dispatched"].get<long long>(), p["delivered"].get<long long>(),
               p["cancelled"].get<long long>(), p["in_flight"].get<long long>());
+  for (const json& n : s["nodes"])
+    if (n["name"] != "node1")
+      std::printf("%s: %s, %s (%s), %lld workers\n", n["name"].get<std::string>().c_str(), n["state"].get<std::string>().c_str(), n["host"].get<std::string>().c_str(),
+                  n["address"].get<std::string>().c_str(), n["workers"].get<long long>());
+  std::vector<std::vector<std::string>> rows;
+  for (const json& l : s["listeners"])
+    rows.push_back({l["node"], l["process"], l["address"].get<std::string>() + ":" + std::to_string(l["port"].get<int>()), l["use"]});
+  std::fputs(observe::format_table({"node", "listener", "at", "for"}, rows).c_str(), stdout);
   if (!s["eta_s"].is_null()) std::printf("time left: about %s\n", format_duration(from_seconds(s["eta_s"].get<double>())).c_str());
   return kDone;
 }
@@ -64,6 +72,14 @@ int scale(const Target& target, const std::vector<std::string>& wishes) {
     if (target.json) std::printf("%s\n", answer->dump().c_str());
     else std::printf("%s: %llu wanted (change %lld)\n", wish.substr(0, equals).c_str(), count, (*answer)["generation"].get<long long>());
   }
+  return kDone;
+}
+
+int drain(const Target& target, const std::string& node) {
+  const auto answer = ask(target, {{"command", "drain"}, {"node", node}});
+  if (!answer) return report(answer.error(), target.json, exit_code(answer.error()));
+  if (target.json) std::printf("%s\n", answer->dump().c_str());
+  else std::printf("%s: draining; it leaves when its workers are done\n", node.c_str());
   return kDone;
 }
 
@@ -128,6 +144,10 @@ void add_control(CLI::App& app, int& code) {
   auto* s = command("scale", "Change how many workers of a role there are, while the run goes on");
   s->add_option("wanted", *wishes, "ROLE=COUNT, such as rollout=4")->required();
   s->callback([=, &code] { code = scale(*target, *wishes); });
+  auto node = std::make_shared<std::string>();
+  auto* d = command("drain", "Let a machine leave: its workers finish or hand over, then its agent ends");
+  d->add_option("node", *node, "node2, ... as `troupe status` lists them")->required();
+  d->callback([=, &code] { code = drain(*target, *node); });
   command("stop", "Finish the step, save and end the run; a second time ends it at once")->callback([=, &code] { code = stop(*target); });
   auto actor = std::make_shared<std::string>();
   auto follow = std::make_shared<bool>(false);

@@ -24,7 +24,7 @@ using nlohmann::json;
 
 struct RunArguments {
   std::vector<std::string> files, sets;
-  std::string from, resume;
+  std::string from, resume, listen;
   bool dry_run = false, json = false;
 };
 
@@ -149,22 +149,28 @@ int run_command(const RunArguments& args) {
 } // namespace
 
 void add_run(CLI::App& app, int& code) {
-  auto* command = app.add_subcommand("run", "Play an experiment on this machine: supervisor, node agent and workers, until it is done");
-  auto args = std::make_shared<RunArguments>();
-  command->add_option("config", args->files, "TOML files, merged left to right")->type_name("FILE");
-  command->add_option("--set", args->sets, "Override a key: optim.lr=1e-4 (TOML syntax)")->type_name("KEY=VALUE")->take_all();
-  command->add_option("--from", args->from, "Repeat the run of this run.json")->type_name("run.json");
-  command->add_option("--resume", args->resume, "Continue the run in this folder from its newest checkpoint")->type_name("DIR");
-  command->add_flag("--dry-run", args->dry_run, "Print the resolved plan and stop");
-  command->add_flag("--json", args->json, "Errors and plans as JSON");
-  command->callback([args, &code] {
-    const int sources = static_cast<int>(!args->files.empty()) + static_cast<int>(!args->from.empty()) + static_cast<int>(!args->resume.empty());
-    if (sources != 1) {
-      code = report({ErrorCode::kInvalidArgument, "give config files, or --from run.json, or --resume DIR: one of them", ""}, args->json, kUsage);
-      return;
-    }
-    code = run_command(*args);
-  });
+  const auto add = [&](const char* name, const char* help) {
+    auto* command = app.add_subcommand(name, help);
+    auto args = std::make_shared<RunArguments>();
+    command->add_option("config", args->files, "TOML files, merged left to right")->type_name("FILE");
+    command->add_option("--set", args->sets, "Override a key: optim.lr=1e-4 (TOML syntax)")->type_name("KEY=VALUE")->take_all();
+    command->add_option("--from", args->from, "Repeat the run of this run.json")->type_name("run.json");
+    command->add_option("--resume", args->resume, "Continue the run in this folder from its newest checkpoint")->type_name("DIR");
+    command->add_option("--listen", args->listen, "Where other machines join: an address of this one and a port (control.listen)")->type_name("HOST:PORT");
+    command->add_flag("--dry-run", args->dry_run, "Print the resolved plan and stop");
+    command->add_flag("--json", args->json, "Errors and plans as JSON");
+    command->callback([args, &code] {
+      const int sources = static_cast<int>(!args->files.empty()) + static_cast<int>(!args->from.empty()) + static_cast<int>(!args->resume.empty());
+      if (sources != 1) {
+        code = report({ErrorCode::kInvalidArgument, "give config files, or --from run.json, or --resume DIR: one of them", ""}, args->json, kUsage);
+        return;
+      }
+      if (!args->listen.empty()) args->sets.push_back("control.listen=" + json(args->listen).dump());
+      code = run_command(*args);
+    });
+  };
+  add("run", "Play an experiment on this machine: supervisor, node agent and workers, until it is done");
+  add("supervise", "The same, as the head node of a run that other machines join: give --listen");
 }
 
 } // namespace troupe::cli

@@ -41,6 +41,7 @@ int report(const Error& error, bool json, int code);
 
 /// Every subcommand: adds itself to the application; `code` is what the program returns.
 void add_run(CLI::App& app, int& code);
+void add_join(CLI::App& app, int& code);
 void add_control(CLI::App& app, int& code);
 void add_config(CLI::App& app, int& code);
 void add_checkpoint(CLI::App& app, int& code);

@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int code = kDone;
   add_run(app, code);
+  add_join(app, code);
   add_control(app, code);
   add_config(app, code);
   add_checkpoint(app, code);

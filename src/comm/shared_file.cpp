@@ -14,20 +14,25 @@
 namespace troupe::comm {
 namespace {
 
-Result<std::string> boot_id() { return read_file("/proc/sys/kernel/random/boot_id"); }
+Result<std::string> this_machine() {
+  TROUPE_TRY(std::string id, read_file("/proc/sys/kernel/random/boot_id"));
+  char space[64] = "";
+  if (::readlink("/proc/self/ns/net", space, sizeof space - 1) < 0) return tl::unexpected(system_error("read", "/proc/self/ns/net", errno));
+  return id + space;
+}
 
 } // namespace
 
 Result<SharedFile> share_file(int descriptor, std::uint64_t offset, std::uint64_t bytes) {
   struct stat info {};
   if (::fstat(descriptor, &info) != 0) return tl::unexpected(system_error("look at", "a memory file", errno));
-  TROUPE_TRY(auto machine, boot_id());
+  TROUPE_TRY(auto machine, this_machine());
   return SharedFile{std::move(machine), ::getpid(), descriptor, info.st_dev, info.st_ino, offset, bytes};
 }
 
 Result<SharedMapping> SharedMapping::open(const SharedFile& file) {
   const auto unavailable = [](const std::string& why) { return fail(ErrorCode::kUnavailable, "the memory file cannot be mapped: " + why); };
-  const auto here = boot_id();
+  const auto here = this_machine();
   if (!here || *here != file.machine) return unavailable("it is of another machine");
   const std::string path = "/proc/" + std::to_string(file.pid) + "/fd/" + std::to_string(file.descriptor);
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

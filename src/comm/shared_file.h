@@ -14,7 +14,7 @@ namespace troupe::comm {
 
 /// A range of a memory file that process `pid` holds open.
 struct SharedFile {
-  std::string machine;          ///< Boot id: a path of another machine is never opened.
+  std::string machine;          ///< Boot id and network namespace: a path of another machine or container is never opened.
   std::int32_t pid = 0;
   std::int32_t descriptor = -1;
   std::uint64_t device = 0, inode = 0; ///< Of the file, so that a reused pid or descriptor is noticed.

@@ -36,7 +36,7 @@ void Membership::on(const NodeJoined& e) {
                                                      std::to_string(options_.nodes_max) + " machines"});
     return;
   }
-  nodes_[e.node] = Node{};
+  nodes_[e.node] = Node{false, e.rollouts_only};
 }
 
 void Membership::on(const NodeLost& e) {
@@ -301,7 +301,7 @@ std::optional<NodeId> Membership::place(Role name) const {
   std::optional<NodeId> best;
   std::uint32_t fewest = 0;
   for (const auto& [node, state] : nodes_) {
-    if (state.draining) continue;
+    if (state.draining || (state.rollouts_only && name != Role::kRollout)) continue;
     const auto here = [&, id = node](const auto& entry) { return entry.second.node == id && entry.first.role == name; };
     const auto load = static_cast<std::uint32_t>(std::count_if(members_.begin(), members_.end(), here));
     if (best && load >= fewest) continue;

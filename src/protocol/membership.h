@@ -50,6 +50,7 @@ namespace membership {
 
 struct NodeJoined {
   NodeId node;
+  bool rollouts_only = false; ///< A machine besides the head's: everything else wants the run folder or shared memory.
 };
 struct NodeLost {
   NodeId node;
@@ -177,6 +178,7 @@ class Membership {
  private:
   struct Node {
     bool draining = false;
+    bool rollouts_only = false;
   };
   struct Slot {  // one index of a role, kept after its worker is gone
     std::uint32_t next_incarnation = 0;

@@ -115,12 +115,13 @@ class RunTest : public testing::Test {
     const pid_t pid = ::fork();
     if (pid != 0) return pid;
     arguments.insert(arguments.begin(), kTroupe);
+    arguments.insert(arguments.begin(), prefix.begin(), prefix.end());
     std::vector<char*> argv;
     for (auto& a : arguments) argv.push_back(a.data());
     argv.push_back(nullptr);
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 1);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 2);
-    ::execv(kTroupe.c_str(), argv.data());
+    ::execvp(argv[0], argv.data());
     ::_exit(127);
   }
   std::string run_dir() const { return (folder / "run").string(); }
@@ -190,6 +191,7 @@ class RunTest : public testing::Test {
 
   fs::path folder;
   pid_t run_pid = -1;
+  std::vector<std::string> prefix; ///< What the program is run with, such as `ip netns exec <name>`.
 };
 
 } // namespace troupe::test

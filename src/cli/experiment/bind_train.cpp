@@ -86,6 +86,7 @@ void bind_environment(config::Section& s, EnvironmentSection& o) {
 
 void bind_control(config::Section& s, ControlSection& o) {
   protocol::MembershipOptions& m = o.membership;
+  s.field("listen", o.listen, "HOST:PORT of this machine where others join the run (`troupe supervise --listen`); empty: none can.");
   s.field("lease", o.lease, "Without the head for this long, workers stop at the next step or decode edge.").above(0);
   s.field("head_wait", o.head_wait, "Without the head for this long, agents kill their workers and exit.").above(0);
   s.field("heartbeat", o.heartbeat, "Between two signs of life of a peer.").min(0.01);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/endpoint.h"
 #include "data/arithmetic.h"
 #include "protocol/options.h"
 #include "rl/algorithm.h"
@@ -246,6 +247,8 @@ void check_control(const Experiment& e, CrossChecks& checks) {
   ordered("control.suspect_after", c.membership.suspect_after, "control.timeout", c.membership.dead_after,
           "work is kept away before a worker is killed");
   ordered("control.lease", c.lease, "control.head_wait", c.head_wait, "workers stop before agents give up");
+  if (!c.listen.empty())
+    if (const auto at = parse_endpoint(c.listen); !at) checks.problem({"control.listen"}, at.error().message, "such as 10.0.0.1:7700");
   if (e.trainer.ranks != 1)
     checks.problem({"trainer.ranks"},
                    "trainer.ranks = " + std::to_string(e.trainer.ranks) +

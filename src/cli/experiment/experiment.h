@@ -126,6 +126,7 @@ struct EnvironmentSection {
 
 /// `[control]`
 struct ControlSection {
+  std::string listen;                        ///< HOST:PORT where other machines join; empty: none can.
   Duration lease = std::chrono::seconds(5);  ///< Without the head for this long, workers stop at the next edge.
   Duration head_wait =
       std::chrono::seconds(60);  ///< Without the head for this long, agents kill their workers and exit.
