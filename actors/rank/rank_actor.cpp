@@ -53,6 +53,7 @@ class RankLogic final : public WorkerLogic {
             if (const auto done = work_->start_stage(order.stage, order.steps_done); !done) context_.fail(done.error());
           });
         },
+        [this](const SetLearningRate& order) { post([this, order] { work_->set_lr(order.stage, order.lr); }); },
         [this](const BatchGroup& group) { groups_.push_back(group); },
         [this](const TrainStep& order) { train(order); },
         [this](const ExportModel& order) { post([this, order] { export_model(order); }); },

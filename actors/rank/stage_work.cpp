@@ -178,6 +178,11 @@ Status StageWork::open_data() {
   return {};
 }
 
+void StageWork::set_lr(std::int32_t stage, double lr) {
+  lr_[stage] = lr;
+  if (stage == stage_ && trainer_) trainer_->set_peak_lr(lr);
+}
+
 Status StageWork::start_stage(std::int32_t stage_index, std::uint64_t steps_done) {
   if (trainer_ && stage_ == stage_index && stage_step_ == steps_done) return {}; // in the middle of it: only the head is a new one
   stage_ = stage_index;
@@ -186,7 +191,9 @@ Status StageWork::start_stage(std::int32_t stage_index, std::uint64_t steps_done
   reference_.reset();
   trainer_.reset();
   if (stage().kind == protocol::StageKind::kEval || stage().kind == protocol::StageKind::kExport) return {};
-  TROUPE_TRY(auto trainer, train::Trainer::create(policy_.model, stage().optimizer, stage().schedule));
+  optim::AdamWOptions optimizer = stage().optimizer;
+  if (const auto set = lr_.find(stage_); set != lr_.end()) optimizer.lr = set->second;
+  TROUPE_TRY(auto trainer, train::Trainer::create(policy_.model, optimizer, stage().schedule));
   trainer_.emplace(std::move(trainer));
   const bool wants_reference = stage().kind == protocol::StageKind::kRl && stage().algorithm.loss.kl.coefficient > 0;
   if (wants_reference) reference_.emplace(policy_.model.clone());

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,6 +47,8 @@ class StageWork {
   [[nodiscard]] Status build(PolicyVersion version, const std::string& checkpoint);
   /// Makes optimizer and data ready. With steps_done > 0 both continue from the commit that `build` loaded.
   [[nodiscard]] Status start_stage(std::int32_t stage, std::uint64_t steps_done);
+  /// The peak learning rate of a stage, from its next step on.
+  void set_lr(std::int32_t stage, double lr);
   /// One optimizer step on the data set (pretrain, sft) or on the groups (rl).
   [[nodiscard]] Result<StepDone> step(std::vector<BatchGroup> groups);
 
@@ -68,6 +71,7 @@ class StageWork {
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint64_t> step_{0};
   std::function<void()> moved_;
+  std::map<std::int32_t, double> lr_; // of stages whose rate was set while the run went on
   std::int32_t stage_ = -1;
   std::uint64_t stage_step_ = 0;
   std::optional<train::Trainer> trainer_;

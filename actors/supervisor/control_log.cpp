@@ -28,15 +28,18 @@ Result<protocol::control::Record> decode(std::string_view line) {
   return protocol::record_from_json(record);
 }
 
-} // namespace
+struct Replayed {
+  protocol::control::State state;
+  std::size_t good = 0, bytes = 0; // whole records, of the file
+};
 
-Result<ControlLog::Opened> ControlLog::open(const std::filesystem::path& path) {
-  Opened opened;
+Result<Replayed> replay(const std::filesystem::path& path) {
+  Replayed replayed;
   std::string content;
   if (std::filesystem::exists(path)) {
     TROUPE_TRY(content, read_file(path));
   }
-  std::size_t good = 0;
+  std::size_t& good = replayed.good;
   for (std::size_t line = 1; good < content.size(); ++line) {
     const auto end = content.find('\n', good);
     if (end == std::string::npos) break; // torn by a crash: cut off below
@@ -44,15 +47,29 @@ Result<ControlLog::Opened> ControlLog::open(const std::filesystem::path& path) {
     const bool last = end + 1 == content.size();
     if (!record && last) break;
     if (!record) return fail(ErrorCode::kCorrupt, path.string() + ":" + std::to_string(line) + ": the control log is damaged: " + record.error().message);
-    TROUPE_TRY_STATUS(protocol::apply(opened.state, *record));
+    TROUPE_TRY_STATUS(protocol::apply(replayed.state, *record));
     good = end + 1;
   }
+  replayed.bytes = content.size();
+  return replayed;
+}
+
+} // namespace
+
+Result<protocol::control::State> ControlLog::read(const std::filesystem::path& path) {
+  return replay(path).map([](Replayed replayed) { return std::move(replayed.state); });
+}
+
+Result<ControlLog::Opened> ControlLog::open(const std::filesystem::path& path) {
+  TROUPE_TRY(Replayed replayed, replay(path));
+  Opened opened;
+  opened.state = std::move(replayed.state);
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file.valid()) return tl::unexpected(system_error("open", path, errno));
-  if (good < content.size() && ::ftruncate(file.get(), static_cast<off_t>(good)) != 0) return tl::unexpected(system_error("repair", path, errno));
+  if (replayed.good < replayed.bytes && ::ftruncate(file.get(), static_cast<off_t>(replayed.good)) != 0) return tl::unexpected(system_error("repair", path, errno));
   opened.log.reset(new ControlLog(std::move(file), path));
   opened.log->state_ = opened.state;
-  opened.log->bytes_ = good;
+  opened.log->bytes_ = replayed.good;
   return opened;
 }
 

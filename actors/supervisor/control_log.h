@@ -20,6 +20,9 @@ class ControlLog {
   /// error. A missing file is an empty log. Errors: kCorrupt naming the line; as system_error.
   [[nodiscard]] static Result<Opened> open(const std::filesystem::path& path);
 
+  /// What the log says, without opening it for writing. Errors: as `open`.
+  [[nodiscard]] static Result<protocol::control::State> read(const std::filesystem::path& path);
+
   /// Survives this process when it returns, and the machine if protocol::must_be_durable says so. A disk that is full is reported once on
   /// the log: control goes on without the record. From time to time the log is replaced by the fewest records that say the same.
   void append(const protocol::control::Record& record);

@@ -39,6 +39,7 @@ Head::Head(caf::event_based_actor* self, const SupervisorOptions& options, HeadS
       log_(log),
       agent_(agent),
       outcome_(outcome),
+      samples_per_step_(options.samples_per_step),
       agent_restarts_(options.membership.restart),
       membership_(scaled(options.membership)),
       run_(options.run, specs(options)),
@@ -72,6 +73,7 @@ caf::behavior Head::make_behavior() {
 void Head::begin() {
   const auto now = head_now();
   step_began_ = stage_began_ = now;
+  for (const HeadStage& stage : options_.stages) lr_.push_back(stage.lr);
   lease_request_ = start_.term << 32; // readers' requests of an earlier head were lower
   commit_event(protocol::checkpoint::Found{start_.commits});
   arm(kSecondTimer, now + std::chrono::seconds(1));

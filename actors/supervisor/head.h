@@ -214,6 +214,7 @@ class Head {
   [[nodiscard]] nlohmann::json actors_json() const;
   std::string answer(const std::string& line);
   nlohmann::json scale(const nlohmann::json& request);
+  nlohmann::json set(const nlohmann::json& request);
 
   caf::event_based_actor* self_;
   const SupervisorOptions& options_;
@@ -223,6 +224,8 @@ class Head {
   ControlLog& log_;
   LocalAgent& agent_;
   HeadOutcome& outcome_;
+  std::int64_t samples_per_step_;
+  std::vector<double> lr_;                    // of the stages
   bool begun_ = false;                        // the run goes on; before: waiting for what a lost head left behind
   std::vector<protocol::WorkerId> early_;     // adopted workers that said hello before it
   std::vector<std::pair<Hello, caf::actor>> before_node_; // hellos that overtook that of their agent
@@ -238,6 +241,7 @@ class Head {
   std::map<protocol::NodeId, NodeEntry> nodes_;
   std::set<protocol::NodeId> admitted_; // not yet heard of
   std::uint32_t last_node_ = 1;         // the head's own machine
+  std::set<std::string> lost_;          // died, and are to be replaced
   std::map<std::string, WorkerEntry> workers_;     // by name; the incarnation that joined
   std::map<std::pair<std::string, std::uint32_t>, std::int32_t> pids_; // of started processes
   std::map<std::uint64_t, KeptGroup> kept_;        // results by prompt, until the director drops them

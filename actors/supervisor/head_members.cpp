@@ -49,7 +49,7 @@ void Head::perform(const pm::StartWorker& e) {
   frame.incarnation = e.worker.incarnation;
   frame.epoch = run_.epoch();
   frame.node = to_string(e.node);
-  if (e.worker.incarnation > 0) ++restarts_;
+  if (lost_.erase(frame.name) > 0) ++restarts_;
   observer_.event("worker_start", frame.name, {{"incarnation", frame.incarnation}, {"node", frame.node}});
   self_->send(node->second.agent, StartWorker{frame.name, frame.incarnation, encode_frame(frame), row.torch, row.weights, row.threads(options_)});
 }
@@ -82,7 +82,10 @@ void Head::perform(const pm::Cleared& e) {
 void Head::perform(const pm::Gone& e) {
   const std::string name = worker_name(e.worker);
   observer_.event("worker_gone", name, {{"incarnation", e.worker.incarnation}, {"reason", e.reason}, {"unexpected", e.unexpected}});
-  if (e.unexpected) observer_.say("troupe: " + name + " is gone: " + e.reason);
+  if (e.unexpected) {
+    lost_.insert(name);
+    observer_.say("troupe: " + name + " is gone: " + e.reason);
+  }
   if (entry(e.worker) != nullptr) workers_.erase(name);
   pids_.erase({name, e.worker.incarnation});
   gauges_.erase(name);

@@ -79,7 +79,7 @@ void Head::report_step(const StepDone& message) {
 void Head::report_samples(const std::vector<std::uint64_t>& prompts) {
   std::vector<observe::SampleRecord> records;
   for (const std::uint64_t prompt : prompts) {
-    if (static_cast<std::int64_t>(records.size()) >= options_.samples_per_step) break;
+    if (static_cast<std::int64_t>(records.size()) >= samples_per_step_) break;
     const auto kept = kept_.find(prompt);
     if (kept == kept_.end() || kept->second.samples.empty()) continue;
     const auto& [index, sample] = *kept->second.samples.begin();
@@ -184,6 +184,27 @@ json Head::scale(const json& request) {
   return {{"ok", true}, {"role", std::string(to_string(*role))}, {"count", count}, {"generation", wanted.generation}};
 }
 
+// One hot key. The command line has checked key and value, and resolved the experiment that they make.
+json Head::set(const json& request) {
+  const std::string text = request.value("setting", ""), experiment = request.value("experiment", "");
+  const auto fresh = options_.recast(experiment);
+  if (!fresh) return {{"ok", false}, {"error", fresh.error().to_string()}};
+  if (fresh->stages.size() != options_.stages.size()) return {{"ok", false}, {"error", "the stages of a live run cannot be changed"}};
+  log_.append(protocol::control::Setting{text}); // before it takes effect
+  frame_.experiment = experiment;                // of workers that start later
+  for (std::uint32_t i = 0; i < fresh->stages.size(); ++i) {
+    const protocol::StageSpec& spec = fresh->stages[i].spec;
+    run_event(protocol::run::Retune{i, spec.checkpoint_every, spec.evaluate_every});
+    if (std::exchange(lr_[i], fresh->stages[i].lr) != lr_[i]) send_rank(SetLearningRate{static_cast<std::int32_t>(i), lr_[i]});
+  }
+  samples_per_step_ = fresh->samples_per_step;
+  const auto position = run_.position();
+  observer_.event("setting", "", {{"setting", text}, {"stage", position.stage}, {"step", position.version.step}});
+  observer_.say("troupe: " + text + " from step " + std::to_string(position.version.step + 1) + " on");
+  if (text.starts_with("rollout.workers=")) return scale({{"role", "rollout"}, {"count", fresh->rollout_workers}});
+  return {{"ok", true}, {"step", position.version.step}};
+}
+
 std::string Head::answer(const std::string& line) {
   const json request = json::parse(line, nullptr, false);
   if (request.is_discarded() || !request.is_object()) return R"({"ok":false,"error":"a request is one JSON object on one line"})";
@@ -191,6 +212,8 @@ std::string Head::answer(const std::string& line) {
   if (command == "status") return json{{"ok", true}, {"status", status_json()}}.dump();
   if (command == "actors") return json{{"ok", true}, {"result", actors_json()}}.dump();
   if (command == "scale") return scale(request).dump();
+  if (command == "experiment") return json{{"ok", true}, {"experiment", frame_.experiment}}.dump();
+  if (command == "set") return set(request).dump();
   if (command == "drain") {
     const std::string name = request.value("node", "");
     for (const auto& [id, node] : nodes_)
@@ -204,7 +227,7 @@ std::string Head::answer(const std::string& line) {
     caf::anon_send(caf::actor{self_}, StopRun{"stop requested", false});
     return R"({"ok":true})";
   }
-  return json{{"ok", false}, {"error", "unknown command \"" + command + "\"; there are status, actors, scale, drain, stop"}}.dump();
+  return json{{"ok", false}, {"error", "unknown command \"" + command + "\"; there are status, actors, scale, set, drain, stop"}}.dump();
 }
 
 } // namespace troupe::actors

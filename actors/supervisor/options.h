@@ -21,6 +21,7 @@ struct HeadStage {
   protocol::RolloutPlan plan;            ///< rl
   std::uint64_t evaluation_problems = 0; ///< Problems of one evaluation of this stage.
   std::string export_folder;             ///< export
+  double lr = 0;                         ///< pretrain, sft, rl: peak learning rate.
 };
 
 struct SupervisorOptions {
@@ -32,6 +33,8 @@ struct SupervisorOptions {
   std::uint64_t seed = 0;
   bool resume = false;
   std::function<Status(const std::filesystem::path&)> prepare; ///< Fills the new run folder (tokenizer) before anything starts.
+  /// The options of a changed experiment, for `troupe config set`.
+  std::function<Result<SupervisorOptions>(const std::string& experiment)> recast;
   bool invariant = false;        ///< A log-prob difference above 0 ends the run as failed.
 
   std::vector<HeadStage> stages;

@@ -28,6 +28,7 @@ actors::HeadStage head_stage(const Experiment& e, const experiment::Stage& stage
     out.spec.evaluate_after = stage.eval.after;
     out.plan = stage.rl.plan;
   }
+  out.lr = stage.optim.adamw.lr;
   out.evaluation_problems = static_cast<std::uint64_t>(stage.eval.problems);
   if (stage.kind == StageKind::kExport) out.export_folder = fs::absolute(experiment::export_folder(e, stage)).string();
   return out;
@@ -85,6 +86,10 @@ actors::SupervisorOptions supervisor_options(const Experiment& e) {
   o.folder = fs::absolute(e.run.dir);
   o.experiment = experiment::experiment_to_json(e).dump();
   o.config_digest = hex64(hash64(std::string_view(o.experiment)));
+  o.recast = [](const std::string& text) -> Result<actors::SupervisorOptions> {
+    TROUPE_TRY(const auto changed, experiment::experiment_from_json(nlohmann::json::parse(text, nullptr, false)));
+    return supervisor_options(changed);
+  };
   o.seed = e.run.seed;
   o.resume = e.run.resume;
   o.invariant = e.numerics == "invariant";

@@ -1,4 +1,4 @@
-// troupe config check | show | explain | reference
+// troupe config check | show | explain | reference | set
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -49,6 +49,29 @@ int explain(const ConfigArguments& args) {
   return kDone;
 }
 
+// Checked here, against the experiment as it is by now, and applied by the supervisor.
+int set(const Target& target, const std::vector<std::string>& settings) {
+  for (const std::string& setting : settings) {
+    const auto equals = setting.find('=');
+    if (equals == std::string::npos) return report({ErrorCode::kInvalidArgument, "\"" + setting + "\" is not KEY=VALUE, such as optim.lr=1e-4", ""}, target.json, kUsage);
+    if (const auto hot = experiment::check_hot(setting.substr(0, equals)); !hot) return report(hot.error(), target.json, kUsage);
+    const auto now = ask(target, {{"command", "experiment"}});
+    if (!now) return report(now.error(), target.json, exit_code(now.error()));
+    const auto current = nlohmann::json::parse((*now)["experiment"].get<std::string>(), nullptr, false);
+    const auto changed = experiment::load_experiment_json(current, "the run", {setting});
+    if (!changed.ok()) {
+      if (target.json) std::printf("%s\n", changed.diagnostics.json().dump().c_str());
+      else std::fputs(changed.diagnostics.text().c_str(), stderr);
+      return kUsage;
+    }
+    const auto done = ask(target, {{"command", "set"}, {"setting", setting}, {"experiment", experiment::experiment_to_json(changed.points.front().experiment).dump()}});
+    if (!done) return report(done.error(), target.json, exit_code(done.error()));
+    if (target.json) std::printf("%s\n", done->dump().c_str());
+    else std::printf("%s\n", setting.c_str());
+  }
+  return kDone;
+}
+
 } // namespace
 
 void add_config(CLI::App& app, int& code) {
@@ -68,6 +91,12 @@ void add_config(CLI::App& app, int& code) {
   auto* e = config->add_subcommand("explain", "What a key means");
   e->add_option("key", args->key, "optim.lr, stage.type, ...")->required();
   e->callback([=, &code] { code = explain(*args); });
+  auto target = std::make_shared<Target>();
+  auto settings = std::make_shared<std::vector<std::string>>();
+  auto* change = config->add_subcommand("set", "Change a hot key of a live run, from its next step on");
+  add_target(*change, *target);
+  change->add_option("setting", *settings, "KEY=VALUE, such as optim.lr=1e-4")->required();
+  change->callback([=, &code] { code = set(*target, *settings); });
   config->add_subcommand("reference", "All keys with types, ranges and defaults, as TOML")->callback([&code] {
     std::fputs(experiment::config_reference().c_str(), stdout);
     code = kDone;

@@ -9,6 +9,7 @@
 
 #include "actors/runtime/frame.h"
 #include "actors/runtime/process.h"
+#include "actors/supervisor/control_log.h"
 #include "actors/supervisor/supervisor.h"
 #include "cli/casting.h"
 #include "cli/common.h"
@@ -116,7 +117,13 @@ Result<experiment::Loaded> load(const RunArguments& args) {
     TROUPE_TRY(const auto text, read_file(file));
     const json run = json::parse(text, nullptr, false);
     if (run.is_discarded() || !run.contains("experiment")) return fail(ErrorCode::kCorrupt, file.string() + " is not the run.json of a run");
-    return experiment::load_experiment_json(run["experiment"], file.string(), args.sets);
+    std::vector<std::string> sets;
+    if (!args.resume.empty()) { // what was changed while it went on holds
+      TROUPE_TRY(const auto control, actors::ControlLog::read(file.parent_path() / "control.log"));
+      sets = control.settings;
+    }
+    sets.insert(sets.end(), args.sets.begin(), args.sets.end());
+    return experiment::load_experiment_json(run["experiment"], file.string(), sets);
   }
   return experiment::load_experiment({args.files.begin(), args.files.end()}, args.sets);
 }

@@ -194,6 +194,7 @@ Result<std::shared_ptr<EngineState>> make_state(const TransferOptions& options) 
   ucp_config_modify(config, "MM_ERROR_HANDLING", "y"); // without it shared memory is off in peer-failure mode
   ucp_config_modify(config, "KEEPALIVE_INTERVAL", (std::to_string(options.keepalive / std::chrono::milliseconds(1)) + "ms").c_str());
   ucp_config_modify(config, "TLS", options.shared_memory ? "tcp,posix,sysv,cma,self" : "tcp,self");
+  ucp_config_modify(config, "TCP_BRIDGE_ENABLE", "y"); // off in newer releases; a host's address is often that of a bridge
   if (!options.net_device.empty()) ucp_config_modify(config, "NET_DEVICES", options.net_device.c_str());
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;

@@ -235,6 +235,12 @@ std::string reference(const Section& schema) {
   return out;
 }
 
+std::optional<bool> is_hot(const Section& schema, std::string_view path) {
+  const Section* owner = nullptr;
+  const Field* field = find_field(schema, split_path(path), 0, &owner);
+  return field == nullptr ? std::nullopt : std::optional(field->is_hot);
+}
+
 std::optional<std::string> explain(const Section& schema, std::string_view path, std::string* nearest) {
   const Section* owner = nullptr;
   const std::vector<std::string> keys = split_path(path);

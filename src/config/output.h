@@ -29,6 +29,9 @@ namespace troupe::config {
 /// All keys with type, range, default, doc and hot mark, as a TOML document that loads as the defaults.
 [[nodiscard]] std::string reference(const Section& schema);
 
+/// Whether a key may be changed while a run is live; nothing for an unknown key. Paths as for `explain`.
+[[nodiscard]] std::optional<bool> is_hot(const Section& schema, std::string_view path);
+
 /// What `troupe config explain KEY` prints; list elements are named without index ("stage.steps"). Nothing for an
 /// unknown key; `nearest` (optional) then receives "did you mean ..." or "".
 [[nodiscard]] std::optional<std::string> explain(const Section& schema, std::string_view path,

@@ -31,6 +31,13 @@ Status fold(State& state, const Wanted& r) {
   return {};
 }
 
+Status fold(State& state, const Setting& r) {
+  const std::string key = r.text.substr(0, r.text.find('=') + 1);
+  std::erase_if(state.settings, [&](const std::string& earlier) { return earlier.starts_with(key); });
+  state.settings.push_back(r.text);
+  return {};
+}
+
 Status fold(State& state, const Epoch& r) {
   if (r.epoch < state.epoch) {
     return fail(ErrorCode::kFenced,
@@ -102,6 +109,7 @@ std::vector<Record> records_of(const State& state) {
   std::vector<Record> records;
   if (state.term > 0) records.emplace_back(Term{state.term});
   for (const auto& [role, wanted] : state.wanted) records.emplace_back(Wanted{role, wanted.count, wanted.generation});
+  for (const std::string& setting : state.settings) records.emplace_back(Setting{setting});
   records.emplace_back(Progress{state.position, state.ledger});
   records.emplace_back(Epoch{state.epoch});
   if (state.order_open) records.emplace_back(Ordered{state.position.version, state.ordered});
@@ -126,6 +134,9 @@ json to_json(const Record& record) {
                                   {"role", std::string(to_string(r.role))},
                                   {"count", r.count},
                                   {"generation", r.generation}};
+                        },
+                        [](const Setting& r) -> json {
+                          return {{"kind", "setting"}, {"text", r.text}};
                         },
                         [](const Epoch& r) -> json {
                           return {{"kind", "epoch"}, {"epoch", r.epoch}};
@@ -156,6 +167,7 @@ Result<Record> record_from_json(const json& object) {
   try {
     const auto kind = object.at("kind").get<std::string>();
     if (kind == "term") return Term{object.at("term").get<std::uint64_t>()};
+    if (kind == "setting") return Setting{object.at("text").get<std::string>()};
     if (kind == "epoch") return Epoch{object.at("epoch").get<std::uint32_t>()};
     if (kind == "wanted") {
       TROUPE_TRY(const Role role, parse_role(object.at("role").get<std::string>()));

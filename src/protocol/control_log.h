@@ -29,6 +29,10 @@ struct Wanted {
   std::uint32_t count = 0;
   std::uint64_t generation = 0;
 };
+/// `troupe config set`: "optim.lr=1e-4", as it would stand behind --set. A resume applies them in this order.
+struct Setting {
+  std::string text;
+};
 /// A new incarnation of the training state.
 struct Epoch {
   std::uint32_t epoch = 0;
@@ -60,7 +64,7 @@ struct Committed {
 struct Ended {
   RunExit exit = RunExit::kDone;
 };
-using Record = std::variant<Term, Wanted, Epoch, Progress, Ordered, Agent, Tally, Committed, Ended>;
+using Record = std::variant<Term, Wanted, Setting, Epoch, Progress, Ordered, Agent, Tally, Committed, Ended>;
 
 struct WantedCount {
   std::uint32_t count = 0;
@@ -73,6 +77,7 @@ struct State {
   std::uint64_t term = 0;
   std::uint32_t epoch = 0;
   std::map<Role, WantedCount> wanted;
+  std::vector<std::string> settings; ///< One of a key, the newest.
   RunPosition position;
   LedgerSnapshot ledger;
   std::vector<std::uint64_t> ordered; ///< Prompts of the step that was ordered from `position`, if one was.

@@ -31,7 +31,10 @@ void RolloutDirector::on(const TrainerReady& e) {
   TROUPE_CHECK(!served_ || served_->epoch == e.version.epoch, "a new epoch arrives as RolledBack");
   trainer_alive_ = true;
   progressed();
-  for (auto& [id, worker] : pool_.all()) worker.told.reset();
+  for (auto& [id, worker] : pool_.all()) {
+    worker.told.reset();
+    worker.pulling = false;
+  }
   if (training_ && e.version != training_->request.from) return on(StepDone{e.version});
   if (training_) {
     send_step();
@@ -51,7 +54,7 @@ void RolloutDirector::on(const RolledBack& e) {
   for (auto& [id, worker] : pool_.all()) {
     emit(CancelAll{id});
     worker.load = 0;
-    worker.in_round = false;
+    worker.in_round = worker.pulling = false;
     worker.told.reset();
     if (worker.state == WorkerState::kDraining) release_if_empty(id);
   }
@@ -95,7 +98,9 @@ void RolloutDirector::on(const Published& e) {
   round_open_ = true;
   for (auto& [id, worker] : pool_.all()) {
     const bool has_it = worker.holds == served_;  // its lease was on the newest slot before we heard of it
-    worker.in_round = worker.state == WorkerState::kServing && !worker.unfit && !has_it;
+    // A joiner whose first pull was overtaken is waited for, too: else it would run after the versions for ever.
+    const bool waited_for = worker.state == WorkerState::kServing || (worker.state == WorkerState::kJoining && worker.holds);
+    worker.in_round = waited_for && !worker.unfit && !has_it;
     if (has_it && worker.state == WorkerState::kJoining) promote(worker);
   }
 }
@@ -126,7 +131,9 @@ void RolloutDirector::on(const WorkerJoined& e) {
 
 void RolloutDirector::on(const WorkerPulled& e) {
   PoolWorker* worker = pool_.find(e.worker);
-  if (worker == nullptr || (worker->holds && e.version <= *worker->holds)) return;
+  if (worker == nullptr) return;
+  worker->pulling = false;
+  if (worker->holds && e.version <= *worker->holds) return;
   worker->holds = e.version;
   if (!served_ || e.version != *served_) return;
   worker->in_round = false;
@@ -142,6 +149,7 @@ void RolloutDirector::promote(PoolWorker& worker) {
 void RolloutDirector::on(const WorkerPullFailed& e) {
   PoolWorker* worker = pool_.find(e.worker);
   if (worker == nullptr || worker->told != e.version) return;
+  worker->pulling = false;
   worker->retry_at = now_ + options_.pull_retry;
   note(LogLevel::kWarning, to_string(e.worker) + " could not pull " + to_string(e.version) + ": " + e.reason);
 }

@@ -46,20 +46,21 @@ void RolloutDirector::tell_pulls() {
   if (!served_ || !trainer_alive_) return;
   for (auto& [id, worker] : pool_.all()) {
     if (worker.state == WorkerState::kDraining || worker.unfit || worker.holds >= served_) continue;
-    if (worker.told != served_) {
+    if (worker.told != served_ && !worker.pulling) {
       worker.told = served_;
+      worker.pulling = true;
       worker.pull_deadline = now_ + options_.pull_deadline;
     } else if (now_ >= worker.pull_deadline) {
       worker.unfit = true;
       worker.in_round = false;
       emit(WorkerUnfit{
-          id, "it has not pulled " + to_string(*served_) + " within " + format_duration(options_.pull_deadline)});
+          id, "it has not pulled " + to_string(*worker.told) + " within " + format_duration(options_.pull_deadline)});
       continue;
     } else if (now_ < worker.retry_at) {
       continue;
     }
     worker.retry_at = now_ + options_.command_resend;
-    emit(TellWorkerPull{id, *served_});
+    emit(TellWorkerPull{id, *worker.told});
   }
 }
 

@@ -76,6 +76,12 @@ void RunDirector::on(const StepDone& e) {
   if (trains_itself()) next_train_step();
 }
 
+void RunDirector::on(const Retune& e) {
+  if (e.stage >= stages_.size()) return;
+  stages_[e.stage].checkpoint_every = e.checkpoint_every;
+  stages_[e.stage].evaluate_every = e.evaluate_every;
+}
+
 void RunDirector::on(const StageDone&) {
   if (phase_ != Phase::kRunning || work_over_) return;
   work_done();

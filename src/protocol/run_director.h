@@ -94,9 +94,14 @@ struct RankLost {
 struct Broken {
   std::string reason;
 };
+/// How often a stage saves and evaluates, from its next step on.
+struct Retune {
+  std::uint32_t stage = 0;
+  std::uint64_t checkpoint_every = 0, evaluate_every = 0;
+};
 struct Stop {};
 using Event = std::variant<Start, Adopt, MeshReady, StepDone, StageDone, EvaluationDone, Saved, NotSaved, Drained, RankLost,
-                           Broken, Stop, Wake>;
+                           Broken, Retune, Stop, Wake>;
 
 /// Build the training mesh of `version.epoch` with the state of step `version.step`: of the newest commit, or, when
 /// `from_commit` is absent, of the start (model import or fresh initialisation). `held`: the ranks have it already.
@@ -171,6 +176,7 @@ class RunDirector {
   void on(const run::Start& e);
   void on(const run::Adopt& e);
   void on(const run::MeshReady& e);
+  void on(const run::Retune& e);
   void on(const run::StepDone& e);
   void on(const run::StageDone& e);
   void on(const run::EvaluationDone& e);

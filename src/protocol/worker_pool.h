@@ -24,7 +24,7 @@ struct PoolWorker {
   bool released = false;               ///< Draining and told that it owns nothing any more.
   std::optional<PolicyVersion> holds;  ///< Weights it has loaded.
   std::optional<PolicyVersion> told;   ///< Version of the newest TellWorkerPull.
-  TimePoint told_at{};                 ///< When that was last sent.
+  bool pulling = false;                ///< Told, and not answered yet: newer versions wait.
   TimePoint pull_deadline{};           ///< When it becomes unfit unless it holds `told`.
   TimePoint retry_at{};                ///< Not told again before.
   TimePoint full_until{};              ///< Refused work for lack of room; not asked again before.

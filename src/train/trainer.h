@@ -56,6 +56,8 @@ class Trainer {
 
   /// Optimizer steps of this trainer's schedule.
   [[nodiscard]] std::int64_t steps() const { return optimizer_.steps(); }
+  /// Of the steps to come.
+  void set_peak_lr(double lr) { peak_lr_ = lr; }
   void set_steps(std::int64_t steps) { optimizer_.set_steps(steps); }
   /// Parameters, then the optimizer's state. After writing into it call `state_changed`.
   [[nodiscard]] std::vector<StateTensor> state();

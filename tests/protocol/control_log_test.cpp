@@ -36,6 +36,9 @@ std::vector<Record> history() {
           Tally{R"({"tokens":5})"},
           Committed{position(0, 3)},
           Wanted{Role::kRollout, 6, 2},
+          Setting{"optim.lr=0.1"},
+          Setting{"checkpoint.every=7"},
+          Setting{"optim.lr=0.01"},
           Epoch{1},
           Term{2},
           Progress{position(1, 4), ledger(12, {11}, 11, 1)},
@@ -51,6 +54,7 @@ TEST(ControlLog, FoldsToWhatWasKnown) {
   EXPECT_EQ(state.wanted.at(Role::kRollout), (WantedCount{6, 2}));
   EXPECT_EQ(state.position, position(1, 4));
   EXPECT_EQ(state.committed, position(0, 3));
+  EXPECT_EQ(state.settings, (std::vector<std::string>{"checkpoint.every=7", "optim.lr=0.01"}));
   EXPECT_EQ(state.ended, RunExit::kStopped);
   ASSERT_TRUE(apply(state, Term{3}));
   EXPECT_EQ(state.ended, std::nullopt) << "a resumed run is not over";

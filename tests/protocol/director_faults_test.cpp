@@ -125,6 +125,36 @@ TEST(DirectorFaults, ARestartedWorkerServesOnlyWithTheCurrentVersion) {  // V20 
   EXPECT_EQ(bench.running.begin()->second.worker, rollout_worker(1, 1));
 }
 
+// A joiner behind a slow link: pulls take longer than steps.
+TEST(DirectorFaults, ASlowPullerIsToldOneVersionAtATimeAndCatchesUp) {
+  DirectorBench bench;
+  bench.begin(small_plan(1, 2), 1);
+  bench.answer_pull = false;
+  const WorkerId slow = rollout_worker(1), quick = rollout_worker(0);
+  ASSERT_EQ(all<TellWorkerPull>(bench.send(WorkerJoined{slow, {}})).size(), 1u);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    bench.finish_running();
+    for (const TellWorkerPull& told : all<TellWorkerPull>(bench.step_done()))
+      EXPECT_EQ(told.worker, quick) << "the slow one is still at its first pull";
+    bench.send(WorkerPulled{quick, {0, step}});
+  }
+  const auto after = all<TellWorkerPull>(bench.send(WorkerPulled{slow, {0, 0}}));
+  ASSERT_EQ(after.size(), 1u);
+  EXPECT_EQ(after[0].version, (PolicyVersion{0, 3})) << "overtaken: the newest one next";
+  bench.finish_running();
+  bench.step_done();
+  bench.send(WorkerPulled{quick, {0, 4}});
+  bench.finish_running();
+  bench.step_done();
+  EXPECT_EQ(bench.publications.back(), (PolicyVersion{0, 4})) << "the next version waits for the slow one";
+  bench.send(WorkerPulled{slow, {0, 3}});
+  const auto caught_up = bench.send(WorkerPulled{slow, {0, 4}});
+  EXPECT_EQ(all<WorkerServing>(caught_up).size(), 1u);
+  bench.finish_running();
+  bench.step_done();
+  EXPECT_EQ(bench.publications.back(), (PolicyVersion{0, 5}));
+}
+
 TEST(DirectorFaults, ALostCompletionIsNamedAndReissued) {  // S18
   RolloutOptions options;
   options.sample_silence = 30s;

@@ -116,6 +116,47 @@ TEST_F(RunTest, StopsSavesAndResumes) {
   EXPECT_EQ(s["steps"], 520);
 }
 
+TEST_F(RunTest, HotKeysAreChangedWhileItRunsAndAResumeKeepsThem) {
+  const auto rate_of_last_step = [&] {
+    double rate = -1;
+    std::ifstream file(fs::path(run_dir()) / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (const json m = json::parse(line, nullptr, false); m.is_object() && m.contains("optim/lr")) rate = m["optim/lr"].get<double>();
+    return rate;
+  };
+  const auto set = [&](const std::string& setting) { return command({"config", "set", setting, "--run", run_dir()}); };
+  start({"--set", "stage.rl.steps=900", "--set", "checkpoint.every=0"});
+  ASSERT_TRUE(wait_until([&] { return training_rl(3); }));
+  EXPECT_EQ(rate_of_last_step(), 5e-4);
+  const Output fixed = set("model.width=32"), wrong = set("stage.rl.optim.lr=-1"), unknown = set("optim.rl=1");
+  EXPECT_EQ(fixed.code, 2);
+  EXPECT_NE(fixed.err.find("model.width is fixed when a run starts"), std::string::npos) << fixed.err;
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("above 0"), std::string::npos) << wrong.err;
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("unknown key optim.rl"), std::string::npos) << unknown.err;
+  const Output done = set("stage.rl.optim.lr=1e-5");
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(wait_until([&] { return rate_of_last_step() == 1e-5; }, 20s));
+  EXPECT_EQ(set("checkpoint.every=10").code, 0);
+  const auto checkpoints = [&] {
+    std::size_t count = 0;
+    std::error_code ec;
+    for (const auto& entry : fs::directory_iterator(fs::path(run_dir()) / "checkpoints", ec)) count += entry.is_directory();
+    return count;
+  };
+  EXPECT_TRUE(wait_until([&] { return checkpoints() >= 2; }, 20s));
+  ASSERT_EQ(events("setting").size(), 2u);
+  EXPECT_EQ(events("setting")[0]["setting"], "stage.rl.optim.lr=1e-5");
+  ASSERT_EQ(command({"stop", "--run", run_dir()}).code, 0);
+  EXPECT_EQ(finish(), 0);
+  run_pid = spawn({"run", "--resume", run_dir()}, folder / "run2.out", folder / "run.err");
+  EXPECT_TRUE(wait_until([&] { return training_rl(1); }));
+  ASSERT_EQ(command({"stop", "--run", run_dir()}).code, 0);
+  EXPECT_EQ(finish(), 0);
+  EXPECT_EQ(rate_of_last_step(), 1e-5) << "a resume forgot what was set";
+}
+
 TEST_F(RunTest, SaysWhatIsWrongBeforeAnythingStarts) {
   const struct {
     std::string set, expected;

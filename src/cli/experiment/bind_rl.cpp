@@ -158,7 +158,7 @@ void bind_rl(config::Section& s, RlSection& o) {
 
 void bind_eval(config::Section& s, EvalSection& o) {
   s.field("problems", o.problems, "Held-out problems of one evaluation.").min(1).max(1 << 24);
-  s.field("every", o.every, "Evaluate every n steps of an rl stage; 0 = never.").min(0);
+  s.field("every", o.every, "Evaluate every n steps of an rl stage; 0 = never.").min(0).hot();
   s.field("before", o.before, "Evaluate before the first step of an rl stage.");
   s.field("after", o.after, "Evaluate after the last step of an rl stage.");
   s.field("max_new_tokens", o.max_new_tokens, "Longest answer, in tokens; 0 = rollout.sampling.max_new_tokens.").min(0);

@@ -39,7 +39,7 @@ void bind_export(config::Section& s, ExportSection& o) {
 }  // namespace
 
 void bind_optim(config::Section& s, OptimSection& o) {
-  s.field("lr", o.adamw.lr, "Peak learning rate; the schedule multiplies it.").above(0);
+  s.field("lr", o.adamw.lr, "Peak learning rate; the schedule multiplies it.").above(0).hot();
   s.field("beta1", o.adamw.beta1, "Decay of the mean of the gradients.").min(0).below(1);
   s.field("beta2", o.adamw.beta2, "Decay of the mean of their squares.").min(0).below(1);
   s.field("eps", o.adamw.eps, "Added to the square root, after bias correction.").above(0);
@@ -74,7 +74,8 @@ void bind_trainer(config::Section& s, TrainerSection& o) {
 void bind_checkpoint(config::Section& s, CheckpointSection& o) {
   s.field("every", o.options.every_steps,
           "Optimizer steps between checkpoints; 0 = only at the end of a stage and on a stop.")
-      .min(0);
+      .min(0)
+      .hot();
   s.field("keep", o.options.keep, "Newest checkpoints kept; 0 = all.").min(0);
   s.field("at_end", o.options.at_end, "Save when a stage ends.");
   bind_commit(s, o.commit);
@@ -114,7 +115,8 @@ void bind_output(config::Section& s, OutputSection& o) {
   s.field("tensorboard", o.tensorboard, "Write TensorBoard event files into <run.dir>/tb.");
   s.field("samples_per_step", o.samples_per_step, "Completions written to samples.jsonl after each step.")
       .min(0)
-      .max(65536);
+      .max(65536)
+      .hot();
   s.field("progress", o.progress, "Between two progress lines where stderr is not a terminal.").above(0);
 }
 

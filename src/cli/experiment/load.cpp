@@ -176,6 +176,21 @@ std::string config_reference() {
   return config::reference(schema_of(defaults));
 }
 
+Status check_hot(std::string_view key) {
+  Experiment defaults;
+  std::string path(key);
+  constexpr std::string_view kStage = "stage.";
+  if (path.starts_with(kStage))  // stage.<name or type>.<key>
+    if (const auto dot = path.find('.', kStage.size()); dot != std::string::npos) path.erase(kStage.size(), dot + 1 - kStage.size());
+  std::optional<bool> hot = config::is_hot(schema_of(defaults), path);
+  if (!hot && path.starts_with(kStage)) hot = config::is_hot(schema_of(defaults), path.substr(kStage.size()));  // inherited
+  if (!hot) return tl::unexpected(explain(path).error());
+  if (*hot) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              std::string(key) + " is fixed when a run starts; rollout.workers, optim.lr, checkpoint.every, eval.every "
+                                 "and output.samples_per_step can be changed while it goes on");
+}
+
 Result<std::string> explain(std::string_view key) {
   Experiment defaults;
   std::string nearest;

@@ -51,6 +51,9 @@ struct Loaded {
 
 /// All keys with types, ranges, defaults, docs and hot marks, as TOML.
 [[nodiscard]] std::string config_reference();
+/// Whether `key` (of "key=value"; a stage may be named: stage.rl.optim.lr) can be changed while a run is live.
+/// Errors: kNotFound with the nearest key; kInvalidArgument when it is fixed, with the keys that are not.
+[[nodiscard]] Status check_hot(std::string_view key);
 /// What `troupe config explain KEY` prints. Errors: kNotFound with the nearest key.
 [[nodiscard]] Result<std::string> explain(std::string_view key);
 
