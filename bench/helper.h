@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "actors/runtime/process.h"
 #include "base/result.h"
@@ -32,7 +33,10 @@ class Child {
  public:
   explicit Child(actors::ChildProcess process) : process_(std::move(process)) {}
   Child(Child&& other) noexcept : process_(std::move(other.process_)) { other.process_.pid = -1; }
-  Child& operator=(Child&&) = delete;
+  Child& operator=(Child&& other) noexcept {
+    std::swap(process_, other.process_);
+    return *this;
+  }
   ~Child();
   [[nodiscard]] pid_t pid() const { return process_.pid; }
   /// Errors: kTimeout; the child goes on then.

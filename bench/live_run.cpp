@@ -1,5 +1,7 @@
 #include "bench/live_run.h"
 
+#include <signal.h>
+
 #include <fstream>
 #include <thread>
 
@@ -13,20 +15,38 @@ using nlohmann::json;
 
 fs::path program_folder() { return fs::read_symlink("/proc/self/exe").parent_path(); }
 
-Result<LiveRun> LiveRun::start(const std::string& config, const std::vector<std::string>& sets) {
-  TROUPE_TRY(auto folder, TemporaryFolder::create());
+namespace {
+
+Result<actors::ChildProcess> start_troupe(std::vector<std::string> arguments, const fs::path& output) {
   TROUPE_TRY(const FileDescriptor program, actors::open_executable(program_folder() / "troupe"));
   actors::ProcessSpec spec;
   spec.executable = program.get();
-  spec.argv = {"troupe", "run", (fs::path(TROUPE_SOURCE_DIR) / config).string(), "--set",
-               "run.dir=\"" + (folder.path() / "run").string() + "\""};
-  for (const std::string& set : sets) spec.argv.insert(spec.argv.end(), {"--set", set});
-  spec.output = folder.path() / "output";
+  spec.argv = {"troupe", "run"};
+  spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
+  spec.output = output;
+  return actors::start_process(spec);
+}
+
+}  // namespace
+
+Result<LiveRun> LiveRun::start(const std::string& config, const std::vector<std::string>& sets) {
+  TROUPE_TRY(auto folder, TemporaryFolder::create());
+  std::vector<std::string> arguments{(fs::path(TROUPE_SOURCE_DIR) / config).string(), "--set",
+                                     "run.dir=\"" + (folder.path() / "run").string() + "\""};
+  for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
   const auto before = std::chrono::steady_clock::now();
-  TROUPE_TRY(auto process, actors::start_process(spec));
+  TROUPE_TRY(auto process, start_troupe(std::move(arguments), folder.path() / "output"));
   LiveRun run(std::move(folder), Child(std::move(process)));
   run.start_ = before;
   return run;
+}
+
+Status LiveRun::replace_supervisor() {
+  ::kill(child_.pid(), SIGKILL);
+  TROUPE_TRY_STATUS(child_.wait(std::chrono::seconds(10)).map([](const actors::ExitStatus&) {}));
+  TROUPE_TRY(auto process, start_troupe({"--resume", folder().string()}, folder_.path() / "output"));
+  child_ = Child(std::move(process));
+  return {};
 }
 
 std::string LiveRun::last_words() const {
@@ -58,6 +78,19 @@ Result<json> LiveRun::ask(const json& request) const {
   if (answer.is_discarded() || !answer.value("ok", false))
     return fail(ErrorCode::kInvalidArgument, "the supervisor answered: " + line);
   return answer;
+}
+
+json LiveRun::actor(const std::string& name) const {
+  const auto answer = ask({{"command", "actors"}});
+  if (!answer) return nullptr;
+  for (const json& a : (*answer)["result"]["actors"])
+    if (a["name"] == name) return a;
+  return nullptr;
+}
+
+std::uint64_t LiveRun::rl_step() const {
+  const auto answer = ask({{"command", "status"}});
+  return answer && (*answer)["status"]["stage"] == "rl" ? (*answer)["status"]["step"].get<std::uint64_t>() : 0;
 }
 
 std::vector<json> LiveRun::records(std::string_view file) const {

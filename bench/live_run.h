@@ -21,6 +21,9 @@ class LiveRun {
   /// folder. Errors: as system_error.
   [[nodiscard]] static Result<LiveRun> start(const std::string& config, const std::vector<std::string>& sets);
 
+  /// Kills the supervisor with SIGKILL and starts another on the same folder. Errors: as `start`.
+  [[nodiscard]] Status replace_supervisor();
+
   [[nodiscard]] std::filesystem::path folder() const { return folder_.path() / "run"; }
   /// Since the process was started.
   [[nodiscard]] double seconds() const { return troupe::seconds(std::chrono::steady_clock::now() - start_); }
@@ -33,6 +36,10 @@ class LiveRun {
   /// One request to the supervisor, such as {"command":"actors"}. Errors: kUnavailable; kInvalidArgument with its
   /// words.
   [[nodiscard]] Result<nlohmann::json> ask(const nlohmann::json& request) const;
+  /// A line of `troupe actors --json`; null when there is no such actor.
+  [[nodiscard]] nlohmann::json actor(const std::string& name) const;
+  /// Steps done in the rl stage; 0 before it.
+  [[nodiscard]] std::uint64_t rl_step() const;
   /// The lines of metrics.jsonl or events.jsonl so far.
   [[nodiscard]] std::vector<nlohmann::json> records(std::string_view file) const;
   [[nodiscard]] Result<nlohmann::json> summary() const;

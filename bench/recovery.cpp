@@ -15,15 +15,6 @@ using nlohmann::json;
 constexpr Duration kDeadline = std::chrono::minutes(2), kPause = std::chrono::milliseconds(10);
 constexpr Duration kBetweenKills = std::chrono::milliseconds(2500);  // longer than the restart window of the config
 
-/// A line of `troupe actors --json`; null when there is no such actor.
-json actor(const LiveRun& run, const std::string& name) {
-  const auto answer = run.ask({{"command", "actors"}});
-  if (!answer) return nullptr;
-  for (const json& a : (*answer)["result"]["actors"])
-    if (a["name"] == name) return a;
-  return nullptr;
-}
-
 std::size_t serving_rollouts(const LiveRun& run, bool any_state) {
   const auto answer = run.ask({{"command", "actors"}});
   if (!answer) return 0;
@@ -33,14 +24,9 @@ std::size_t serving_rollouts(const LiveRun& run, bool any_state) {
   return count;
 }
 
-std::uint64_t step_of(const LiveRun& run) {
-  const auto answer = run.ask({{"command", "status"}});
-  return answer && (*answer)["status"]["stage"] == "rl" ? (*answer)["status"]["step"].get<std::uint64_t>() : 0;
-}
-
 // From the kill until the replacement holds at least the version that the trainer had then, and is routable.
 Result<double> kill_seconds(LiveRun& run, const std::string& victim) {
-  const json before = actor(run, victim), rank = actor(run, "rank/0");
+  const json before = run.actor(victim), rank = run.actor("rank/0");
   if (!before.is_object() || !before["pid"].is_number() || !rank.is_object())
     return fail(ErrorCode::kUnavailable, victim + " is not there");
   const auto start = std::chrono::steady_clock::now();
@@ -48,7 +34,7 @@ Result<double> kill_seconds(LiveRun& run, const std::string& victim) {
   TROUPE_TRY_STATUS(run.wait_until(
       "the replacement of " + victim, kDeadline,
       [&] {
-        const json now = actor(run, victim);
+        const json now = run.actor(victim);
         return now.is_object() && now["state"] == "serving" && now["restarts"] > before["restarts"] &&
                now["version"].is_object() && now["version"]["step"] >= rank["version"]["step"];
       },
@@ -81,7 +67,7 @@ std::uint64_t skipped_steps(const std::vector<json>& metrics) {
 
 Status run_recovery(Context& context) {
   TROUPE_TRY(auto run, LiveRun::start("bench/configs/recovery.toml", {}));
-  TROUPE_TRY_STATUS(run.wait_until("the rl stage", kDeadline, [&] { return step_of(run) >= 20; }));
+  TROUPE_TRY_STATUS(run.wait_until("the rl stage", kDeadline, [&] { return run.rl_step() >= 20; }));
   const int repeats = context.repeats(3);
   std::vector<double> took;
   for (int i = 0; i < repeats; ++i) {
@@ -90,13 +76,13 @@ Status run_recovery(Context& context) {
     std::this_thread::sleep_for(kBetweenKills);
   }
   TROUPE_TRY(const double up, scale_seconds(run, 4));
-  const std::uint64_t at_four = step_of(run);
+  const std::uint64_t at_four = run.rl_step();
   TROUPE_TRY_STATUS(run.wait_until(
-      "steps with four workers", kDeadline, [&] { return step_of(run) >= at_four + 20; }, kPause));
+      "steps with four workers", kDeadline, [&] { return run.rl_step() >= at_four + 20; }, kPause));
   TROUPE_TRY(const double down, scale_seconds(run, 1));
-  const std::uint64_t at_one = step_of(run);
+  const std::uint64_t at_one = run.rl_step();
   TROUPE_TRY_STATUS(run.wait_until(
-      "steps with one worker", kDeadline, [&] { return step_of(run) >= at_one + 20; }, kPause));
+      "steps with one worker", kDeadline, [&] { return run.rl_step() >= at_one + 20; }, kPause));
   TROUPE_TRY(const json status, run.ask({{"command", "status"}}));
   TROUPE_TRY_STATUS(run.ask({{"command", "stop"}}).map([](const json&) {}));
   TROUPE_TRY_STATUS(run.finish(kDeadline));

@@ -22,6 +22,8 @@ constexpr std::array kBenchmarks = {
               run_kernels},
     Benchmark{"recovery", "kill -9 of a rollout worker until its replacement works; scale 2 -> 4 -> 1: seconds", "",
               false, run_recovery},
+    Benchmark{"deaths", "kill -9 of the rank and of the supervisor, SIGSTOP of a worker: seconds until the run goes on", "",
+              false, run_deaths},
 };
 
 }  // namespace

@@ -14,5 +14,6 @@ Status run_weights(Context& context);
 Status run_control(Context& context);
 Status run_kernels(Context& context);
 Status run_recovery(Context& context);
+Status run_deaths(Context& context);
 
 }  // namespace troupe::bench

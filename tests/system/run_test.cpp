@@ -132,7 +132,7 @@ TEST_F(RunTest, HotKeysAreChangedWhileItRunsAndAResumeKeepsThem) {
   EXPECT_EQ(fixed.code, 2);
   EXPECT_NE(fixed.err.find("model.width is fixed when a run starts"), std::string::npos) << fixed.err;
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_NE(wrong.err.find("above 0"), std::string::npos) << wrong.err;
+  EXPECT_NE(wrong.err.find("must be greater than 0"), std::string::npos) << wrong.err;
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("unknown key optim.rl"), std::string::npos) << unknown.err;
   const Output done = set("stage.rl.optim.lr=1e-5");
