@@ -117,7 +117,7 @@ Status serve_weights(const fs::path& folder) {
   const int memory = ::memfd_create("troupe-bench-weights", MFD_CLOEXEC);
   if (memory < 0) return tl::unexpected(system_error("create", "a memory file", errno));
   const actors::WeightStore::Host host{actor, actor, &work, &model, [] { return kVersion; }};
-  TROUPE_TRY(desk->store, actors::WeightStore::create(memory, host, kVersion.epoch, {}));
+  TROUPE_TRY(desk->store, actors::WeightStore::create(memory, host, kVersion.epoch, {}, {}));
   caf::anon_send(actor, actors::PublishWeights{kVersion});
   if (ready.wait_for(kDeadline) != std::future_status::ready)
     return fail(ErrorCode::kTimeout, "the weights were not published");
