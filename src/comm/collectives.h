@@ -53,6 +53,8 @@ class Collectives {
   /// Returns when every rank has come here.
   [[nodiscard]] virtual Status barrier() = 0;
 
+  /// Whether an operation has failed: no further one can succeed.
+  [[nodiscard]] virtual bool broken() const = 0;
   /// Breaks the group: whoever waits in an operation gets an error with this reason. From any thread; does not wait.
   virtual void abort(const std::string& reason) = 0;
 };

@@ -150,6 +150,11 @@ class GlooGroup final : public Collectives {
     return gather("barrier", &here, 1, all.data());
   }
 
+  bool broken() const override {
+    const std::lock_guard lock(mutex_);
+    return failure_.has_value();
+  }
+
   void abort(const std::string& reason) override {
     const std::lock_guard lock(mutex_);
     if (!reason_) reason_ = reason;
@@ -234,7 +239,7 @@ class GlooGroup final : public Collectives {
     for (std::uint32_t r = 0; r < ranks(); ++r) {
       if (r == rank() || reason()) continue;
       const auto answer = store_->get("failed/" + std::to_string(r), std::max<Duration>(until - Clock::now(), milliseconds(1)));
-      if (!answer) silent += (silent.empty() ? "" : ", ") + ("rank/" + std::to_string(r));
+      if (!answer && answer.error().code == ErrorCode::kTimeout) silent += (silent.empty() ? "" : ", ") + ("rank/" + std::to_string(r));
     }
     return silent.empty() ? trouble : "no sign of life from " + silent + " (" + trouble + ")";
   }

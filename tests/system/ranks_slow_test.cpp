@@ -1,0 +1,84 @@
+// The longer ones of the runs with two ranks: a frozen rank, a lost supervisor, the same bits twice.
+#include <gmock/gmock.h>
+
+#include "death_support.h"
+
+namespace troupe::test {
+namespace {
+
+using testing::HasSubstr;
+
+class RanksSlowTest : public DeathTest {
+ protected:
+  static std::vector<std::string> two_ranks() { return {"--set", "trainer.ranks=2"}; }
+};
+
+TEST_F(RanksSlowTest, AFrozenRankIsKilledAndTheOtherOneDoesNotWaitForItsDeadline) {
+  start_long(two_ranks());
+  const auto before = pids();
+  const auto frozen_at = std::chrono::steady_clock::now();
+  ASSERT_EQ(::kill(before.at("rank/1"), SIGSTOP), 0);
+  ASSERT_TRUE(wait_until([&] { return events("mesh_ready").size() == 2; }, 30s));
+  EXPECT_LT(std::chrono::steady_clock::now() - frozen_at, 20s) << "comm.deadline is 30 s";
+  EXPECT_EQ(pids()["rank/0"], before.at("rank/0"));
+  EXPECT_THAT(read_file(fs::path(run_dir()) / "logs" / "rank-0.0.log").value_or(""), HasSubstr("failed: rank/1 is"));
+  expect_done(820);
+  EXPECT_EQ(events("rollback").size(), 1u);
+}
+
+// The backstop: nobody but the other rank notices anything.
+TEST_F(RanksSlowTest, AFrozenRankIsNamedWithinTheDeadlineByTheOtherOne) {
+  auto settings = two_ranks();
+  for (const char* set : {"comm.deadline=\"2s\"", "control.timeout=\"8s\""}) settings.insert(settings.end(), {"--set", set});
+  start_long(settings);
+  const auto frozen_at = std::chrono::steady_clock::now();
+  ASSERT_EQ(::kill(pids().at("rank/0"), SIGSTOP), 0);
+  ASSERT_TRUE(wait_until([&] { return !events("mesh_broken").empty(); }, 20s));
+  EXPECT_LT(std::chrono::steady_clock::now() - frozen_at, 5s);
+  EXPECT_THAT(events("mesh_broken").at(0)["error"].get<std::string>(), HasSubstr("no sign of life from rank/0"));
+  expect_done(820);
+  EXPECT_EQ(events("rollback").size(), 1u) << "the report and the death are one loss";
+}
+
+TEST_F(RanksSlowTest, ANewSupervisorAdoptsBothRanks) {
+  start_long(two_ranks());
+  const auto before = pids();
+  ASSERT_EQ(before.size(), 6u);
+  kill_supervisor();
+  resume();
+  ASSERT_TRUE(wait_until([&] { return !events("adopted").empty(); }, 20s));
+  EXPECT_TRUE(wait_until([&] { return pids() == before; }, 10s)) << "nobody was restarted";
+  expect_done(820);
+  EXPECT_TRUE(events("rollback").empty());
+}
+
+TEST_F(RanksSlowTest, WithARankThatDiedMeanwhileTheRunGoesBackToTheCheckpoint) {
+  start_long(two_ranks());
+  const auto before = pids();
+  kill_supervisor();
+  ASSERT_EQ(::kill(before.at("rank/1"), SIGKILL), 0);
+  std::this_thread::sleep_for(500ms);
+  resume();
+  ASSERT_TRUE(wait_until([&] { return !events("not_adopted").empty(); }, 20s));
+  EXPECT_TRUE(wait_until([&] { return events("mesh_ready").size() == 2; }, 20s));
+  EXPECT_EQ(pids()["rank/0"], before.at("rank/0"));
+  expect_done(820);
+}
+
+TEST_F(RanksSlowTest, TwoRunsOfTwoRanksLeaveTheSameBits) {
+  std::string weights;
+  for (const int run : {1, 2}) {
+    auto settings = two_ranks();
+    for (const char* set : {"stage.rl.rl.staleness=0", "stage.rl.steps=60", "task.reward={type=\"regex\",pattern=\"7$\"}"}) settings.insert(settings.end(), {"--set", set});
+    start(settings);
+    ASSERT_EQ(finish(), 0);
+    const auto exported = read_file(fs::path(run_dir()) / "export" / "model.safetensors").value_or("");
+    ASSERT_FALSE(exported.empty());
+    if (run == 1) weights = exported;
+    else EXPECT_TRUE(weights == exported);
+    fs::rename(run_dir(), run_dir() + "." + std::to_string(run));
+  }
+}
+
+} // namespace
+} // namespace troupe::test
