@@ -79,7 +79,7 @@ void Head::adopt_children(const NodeHello& hello, protocol::NodeId node) {
     }
     pids_[{child.name, child.incarnation}] = child.pid;
     member_event(pm::Adopt{*id, node});
-    ranks += id->role == Role::kRank ? 1 : 0;
+    ranks += id->role == Role::kRank && id->index < mesh_.ranks() ? 1 : 0;
   }
   for (auto& [early, worker] : std::exchange(before_node_, {})) worker_joined(early, worker);
   if (ranks < mesh_.ranks()) begin_cold(mesh_.ranks() == 1 ? "the rank has died" : "of " + std::to_string(mesh_.ranks()) + " ranks " + std::to_string(ranks) + " are left");

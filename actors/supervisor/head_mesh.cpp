@@ -70,6 +70,7 @@ caf::message_handler Head::mesh_handlers() {
 // The ranks that a lost head left behind go on when all of them are there and hold the same.
 void Head::rank_adopted(const Hello& hello, const protocol::WorkerId& id) {
   early_.insert(early_.begin(), id);
+  if (id.index >= mesh_.ranks()) return; // the run had more of them: it leaves
   if (!hello.holds) return begin_cold(hello.name + " has lost its state: a step failed while no supervisor was there");
   adopted_ranks_[id.index] = hello.version;
   if (adopted_ranks_.size() < mesh_.ranks()) return;
