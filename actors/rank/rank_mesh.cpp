@@ -63,8 +63,8 @@ void RankMesh::end_before(std::uint64_t mesh, const std::string& reason) {
   if (mesh <= ended_before_) return;
   ended_before_ = mesh;
   reason_ = reason;
-  if (store_) store_->close(reason);
   if (group_) group_->abort(reason);
+  if (store_) store_->close(reason);
 }
 
 void RankMesh::answered(const StoreAnswer& answer) {

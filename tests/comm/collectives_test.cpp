@@ -108,7 +108,7 @@ std::vector<float> summed(std::uint32_t ranks, std::size_t n, Collectives& group
 
 TEST(Collectives, SumsAreRightAndTheSameBitsOnEveryRankAndInEveryRun) {
   for (const std::uint32_t ranks : {2U, 3U, 4U}) {
-    for (const std::size_t n : {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{1000}, std::size_t{1 << 16} + 5}) {
+    for (const std::size_t n : {std::size_t{1}, std::size_t{3}, std::size_t{1 << 16} + 5}) {
       std::vector<std::vector<float>> all(2 * ranks);
       for (const std::uint32_t run : {0U, 1U})
         as_ranks(ranks, [&](Collectives& group) {
@@ -280,11 +280,11 @@ TEST_F(DyingRanks, AKilledRankFailsTheOthersAtOnceAndIsNamed) {
 }
 
 TEST_F(DyingRanks, AFrozenRankFailsTheOthersWithinTheDeadlineAndIsNamed) {
-  start(2, 2s);
+  start(2, 1s);
   const auto start = Clock::now();
   ASSERT_EQ(::kill(pids[0], SIGSTOP), 0);
   ASSERT_TRUE(appears("ended.1", 10s));
-  EXPECT_LT(Clock::now() - start, 2s + 500ms);
+  EXPECT_LT(Clock::now() - start, 1s + 500ms);
   expect_named(1, 0);
 }
 

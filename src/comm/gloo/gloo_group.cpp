@@ -239,7 +239,8 @@ class GlooGroup final : public Collectives {
     for (std::uint32_t r = 0; r < ranks(); ++r) {
       if (r == rank() || reason()) continue;
       const auto answer = store_->get("failed/" + std::to_string(r), std::max<Duration>(until - Clock::now(), milliseconds(1)));
-      if (!answer && answer.error().code == ErrorCode::kTimeout) silent += (silent.empty() ? "" : ", ") + ("rank/" + std::to_string(r));
+      if (!answer && answer.error().code != ErrorCode::kTimeout) return answer.error().message + " (" + trouble + ")"; // it knows better
+      if (!answer) silent += (silent.empty() ? "" : ", ") + ("rank/" + std::to_string(r));
     }
     return silent.empty() ? trouble : "no sign of life from " + silent + " (" + trouble + ")";
   }
