@@ -60,7 +60,10 @@ class RankLogic final : public WorkerLogic {
   caf::message_handler training_handlers() {
     return {
         [this](const BuildMesh& order) { build(order); },
-        [this](const AbortMesh& order) { mesh_.end_before(order.mesh + 1, order.reason); },
+        [this](const AbortMesh& order) {
+          log_warning("mesh " + std::to_string(order.mesh & 0xffffffff) + " is over: " + order.reason);
+          mesh_.end_before(order.mesh + 1, order.reason);
+        },
         [this](const StoreAnswer& answer) { mesh_.answered(answer); },
         [this](const StartStage& order) {
           post([this, order] {
