@@ -8,6 +8,7 @@
 #include "actors/messages/checkpoint.h"
 #include "actors/messages/control.h"
 #include "actors/messages/environment.h"
+#include "actors/messages/mesh.h"
 #include "actors/messages/node.h"
 #include "actors/messages/rank.h"
 #include "actors/messages/rollout.h"
@@ -53,10 +54,16 @@ CAF_BEGIN_TYPE_ID_BLOCK(troupe_messages, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::RolloutGauges))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::ScoreProbe))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::ProbeScored))
-  // rank
-  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StartStage))
+  // mesh
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::BuildMesh))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::MeshReady))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::MeshBroken))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::AbortMesh))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StoreSet))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StoreGet))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StoreAnswer))
+  // rank
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::StartStage))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::BatchGroup))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::TrainStep))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::SetLearningRate))

@@ -43,7 +43,8 @@ bool inspect(Inspector& f, MemoryReady& x) {
   return f.object(x).fields(f.field("region", x.region));
 }
 
-/// Head -> rank: keep a copy of the state as it is now, before any later step. What training waits for is this copy alone.
+/// Head -> every rank: rank/0 keeps a copy of the state as it is now, before any later step, once all of them agree on its bits. What training
+/// waits for is this copy alone.
 struct SnapshotState {
   PolicyVersion version;
 };

@@ -1,5 +1,6 @@
 /// @file
-/// Head <-> rank: training steps, weights to publish, state to save.
+/// Head <-> rank: training steps, weights to publish, state to save. StartStage, BatchGroup and TrainStep go to every rank; rank/0 alone answers
+/// for all of them, publishes weights and exports.
 #pragma once
 
 #include "actors/messages/rollout.h"
@@ -9,26 +10,6 @@
 #include <vector>
 
 namespace troupe::actors {
-
-/// Head -> rank: hold the state of `version`: of a commit, or, with an empty folder, of the start. Answered by MeshReady.
-struct BuildMesh {
-  PolicyVersion version;
-  std::string checkpoint; ///< Folder of a commit.
-  bool held = false;      ///< The rank has this very state: it keeps it.
-};
-template <class Inspector>
-bool inspect(Inspector& f, BuildMesh& x) {
-  return f.object(x).fields(f.field("version", x.version), f.field("checkpoint", x.checkpoint), f.field("held", x.held));
-}
-
-struct MeshReady {
-  PolicyVersion version;
-  std::uint64_t parameters = 0;
-};
-template <class Inspector>
-bool inspect(Inspector& f, MeshReady& x) {
-  return f.object(x).fields(f.field("version", x.version), f.field("parameters", x.parameters));
-}
 
 /// Head -> rank: the steps that follow belong to this stage.
 struct StartStage {

@@ -37,6 +37,7 @@ struct RankOptions {
   std::vector<RankStage> stages;
   rl::TaskOptions task;
   protocol::PublicationOptions publication;
+  Duration comm_deadline = std::chrono::seconds(30);     ///< Of each collective, and of the building of the mesh.
   Duration transfer_deadline = std::chrono::seconds(60); ///< Of the copy into the checkpoint writer's memory.
 };
 

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
+#include "base/hash.h"
 #include "checkpoint/repository.h"
 #include "data/arithmetic.h"
 #include "model/load.h"
@@ -19,6 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kReferencePrefix = "reference.";
+constexpr std::size_t kBucketValues = std::size_t{16} << 20; // 64 MiB: long enough that the way there does not count
 
 train::MicroBatch model_batch(const rl::MicroBatch& micro) {
   train::MicroBatch out;
@@ -165,7 +168,21 @@ Status StageWork::build(PolicyVersion version, const std::string& checkpoint) {
   policy_.model.weights_changed();
   epoch_ = version.epoch;
   step_ = version.step;
+  intact_ = true;
   return {};
+}
+
+Status StageWork::expect_equal_ranks() {
+  if (group_ == nullptr) return {};
+  std::vector<comm::NamedDigest> digests;
+  const auto add_digest = [&](std::string name, std::span<const float> values) { digests.push_back({std::move(name), hash64(std::as_bytes(values))}); };
+  if (trainer_) {
+    for (const train::StateTensor& tensor : trainer_->state()) add_digest(tensor.name, tensor.values);
+  } else {
+    for (const model::Parameter& p : policy_.model.parameters())
+      add_digest(p.name, {p.value.const_data_ptr<float>(), static_cast<std::size_t>(p.value.numel())});
+  }
+  return comm::expect_equal(*group_, digests);
 }
 
 Status StageWork::open_data() {
@@ -226,7 +243,9 @@ Status StageWork::start_stage(std::int32_t stage_index, std::uint64_t steps_done
 Result<StepDone> StageWork::step(std::vector<BatchGroup> groups) {
   if (!trainer_) return fail(ErrorCode::kInternal, "the rank was asked for a step outside a stage that trains");
   const auto start = std::chrono::steady_clock::now();
+  summed_ = false;
   auto done = stage().kind == protocol::StageKind::kRl ? policy_step(std::move(groups)) : supervised_step();
+  intact_ = done.has_value();
   if (!done) return done;
   advance();
   done->version = version();
@@ -234,25 +253,61 @@ Result<StepDone> StageWork::step(std::vector<BatchGroup> groups) {
   return done;
 }
 
+// What a step counts besides gradients. Plain numbers: ranks of one build exchange it as bytes.
+struct StageWork::StepTotals {
+  rl::LossTotals loss;
+  rl::MismatchTotals all, equal;
+  std::int64_t rows = 0;
+
+  void add(const StepTotals& other) {
+    loss.add(other.loss);
+    all.add(other.all);
+    equal.add(other.equal);
+    rows += other.rows;
+  }
+};
+
+rl::Part StageWork::part() const { return group_ == nullptr ? rl::Part{} : rl::Part{group_->rank(), group_->ranks()}; }
+
+// One optimizer step over the parts of all ranks. Afterwards `totals` are those of the whole batch, the same on every rank.
+Result<train::StepReport> StageWork::summed_step(std::span<const train::MicroBatch> batches, double temperature, const train::LossFunction& loss, StepTotals& totals) {
+  for (const train::MicroBatch& batch : batches) totals.rows += static_cast<std::int64_t>(batch.batch.ids.size());
+  if (group_ == nullptr) return trainer_->step(batches, temperature, loss);
+  return trainer_->step(batches, temperature, loss, [&](std::span<const std::span<float>> gradients) -> Status {
+    static_assert(std::is_trivially_copyable_v<StepTotals>);
+    TROUPE_TRY(const auto parts, group_->all_gather({reinterpret_cast<const char*>(&totals), sizeof totals}));
+    totals = {};
+    for (const std::string& bytes : parts) {
+      StepTotals of_rank;
+      if (bytes.size() != sizeof of_rank) return fail(ErrorCode::kCorrupt, "a rank of another build takes part");
+      std::memcpy(&of_rank, bytes.data(), sizeof of_rank);
+      totals.add(of_rank);
+    }
+    TROUPE_TRY_STATUS(comm::all_reduce_in_buckets(*group_, gradients, kBucketValues));
+    summed_ = true;
+    return {};
+  });
+}
+
 Result<StepDone> StageWork::supervised_step() {
   TROUPE_TRY(const auto packed, stream_->next());
   rl::Denominator denominator = rl::make_denominator(rl::Aggregation::kTokenMean);
   rl::count_packed(denominator, packed);
-  const auto micros = rl::cut_packed(packed, stage().micro_batch_tokens);
+  const auto micros = rl::cut_packed(packed, stage().micro_batch_tokens, part());
   std::vector<train::MicroBatch> batches;
   for (const auto& micro : micros) batches.push_back(model_batch(micro));
-  rl::LossTotals totals;
+  StepTotals totals;
   const auto loss = [&](std::size_t i, std::span<const float> logprob, std::span<const float> entropy) -> Result<std::vector<float>> {
     if (moved_) moved_();
     auto tokens = rl::token_batch(micros[i], logprob);
     tokens.entropy = entropy;
-    TROUPE_TRY(auto result, rl::cross_entropy_loss(tokens, denominator, totals));
+    TROUPE_TRY(auto result, rl::cross_entropy_loss(tokens, denominator, totals.loss));
     return std::move(result.dloss_dlogprob);
   };
-  TROUPE_TRY(const auto report, trainer_->step(batches, 1.0, loss));
+  TROUPE_TRY(const auto report, summed_step(batches, 1.0, loss, totals));
   StepDone done;
-  done.tokens = static_cast<std::uint64_t>(report.rows);
-  add(done.metrics, "loss/mean", totals.loss);
+  done.tokens = static_cast<std::uint64_t>(totals.rows);
+  add(done.metrics, "loss/mean", totals.loss.loss);
   add(done.metrics, "optim/grad_norm", report.grad_norm);
   add(done.metrics, "optim/lr", report.lr);
   return done;
@@ -272,28 +327,27 @@ Result<StepDone> StageWork::policy_step(std::vector<BatchGroup> wire) {
   TROUPE_TRY(const auto batch, rl::prepare_batch(std::move(groups), s.algorithm, s.response_tokens));
   StepDone done;
   add_batch_metrics(done.metrics, batch);
-  const auto micros = rl::cut_micro_batches(batch, s.micro_batch_tokens);
-  if (micros.empty()) return done; // nothing to learn from: the weights stay, the step counts
+  if (batch.denominator.tokens == 0) return done; // nothing to learn from, on any rank: the weights stay, the step counts
+  const auto micros = rl::cut_micro_batches(batch, s.micro_batch_tokens, part());
   std::vector<train::MicroBatch> batches;
   for (const auto& micro : micros) batches.push_back(model_batch(micro));
   TROUPE_TRY(const auto reference, reference_logprobs(batches));
-  rl::LossTotals totals;
-  rl::MismatchTotals all, equal;
+  StepTotals totals;
   const PolicyVersion now = version();
   const auto loss = [&](std::size_t i, std::span<const float> logprob, std::span<const float> entropy) -> Result<std::vector<float>> {
     if (moved_) moved_();
     auto tokens = rl::token_batch(micros[i], logprob);
     tokens.entropy = entropy;
     if (!reference.empty()) tokens.reference_logprob = reference[i];
-    rl::add_mismatch(all, logprob, micros[i].behaviour_logprob, micros[i].mask);
-    rl::add_mismatch(equal, logprob, micros[i].behaviour_logprob, rl::equal_weights_mask(micros[i], now));
-    TROUPE_TRY(auto result, rl::policy_loss(tokens, s.algorithm.loss, batch.denominator, totals));
+    rl::add_mismatch(totals.all, logprob, micros[i].behaviour_logprob, micros[i].mask);
+    rl::add_mismatch(totals.equal, logprob, micros[i].behaviour_logprob, rl::equal_weights_mask(micros[i], now));
+    TROUPE_TRY(auto result, rl::policy_loss(tokens, s.algorithm.loss, batch.denominator, totals.loss));
     return std::move(result.dloss_dlogprob);
   };
-  TROUPE_TRY(const auto report, trainer_->step(batches, s.temperature, loss));
-  done.tokens = static_cast<std::uint64_t>(report.rows);
-  add_loss_metrics(done.metrics, totals, reference_.has_value());
-  add_mismatch_metrics(done.metrics, all, equal);
+  TROUPE_TRY(const auto report, summed_step(batches, s.temperature, loss, totals));
+  done.tokens = static_cast<std::uint64_t>(totals.rows);
+  add_loss_metrics(done.metrics, totals.loss, reference_.has_value());
+  add_mismatch_metrics(done.metrics, totals.all, totals.equal);
   add(done.metrics, "optim/grad_norm", report.grad_norm);
   add(done.metrics, "actor/grad_norm", report.grad_norm);
   add(done.metrics, "optim/lr", report.lr);

@@ -1,5 +1,9 @@
 /// @file
 /// What a rank computes: model, optimizer and data of the present stage. Lives on the work thread; knows no actors.
+///
+/// With R ranks each holds the whole model, sees the whole batch and computes its part of it (rl::Part). Totals are gathered and added in the
+/// order of the ranks, gradients summed, and every rank makes the same update: parameters and optimizer stay equal bit for bit. The data cursor
+/// is that of the batch, so a state of R ranks is a state of any other number of them.
 #pragma once
 
 #include <atomic>
@@ -16,7 +20,9 @@
 #include "actors/rank/options.h"
 #include "base/result.h"
 #include "checkpoint/layout.h"
+#include "comm/collectives.h"
 #include "data/packing.h"
+#include "rl/batch.h"
 #include "rl/mismatch.h"
 #include "train/trainer.h"
 
@@ -45,12 +51,20 @@ class StageWork {
   /// Takes the state of a commit (verified), or that of the start. Errors: those of Repository::load; kInvalidArgument when the commit is
   /// of another model.
   [[nodiscard]] Status build(PolicyVersion version, const std::string& checkpoint);
+  /// The other ranks, from now on; null: there are none. Borrowed.
+  void join(comm::Collectives* group) { group_ = group; }
+  /// Compares the bits of parameters and optimizer over all ranks. Errors: kCorrupt naming rank and tensor; those of the group.
+  [[nodiscard]] Status expect_equal_ranks();
   /// Makes optimizer and data ready. With steps_done > 0 both continue from the commit that `build` loaded.
   [[nodiscard]] Status start_stage(std::int32_t stage, std::uint64_t steps_done);
   /// The peak learning rate of a stage, from its next step on.
   void set_lr(std::int32_t stage, double lr);
   /// One optimizer step on the data set (pretrain, sft) or on the groups (rl).
   [[nodiscard]] Result<StepDone> step(std::vector<BatchGroup> groups);
+  /// After an error of step: whether every rank sees the same one (the sum was made, and it is what is wrong).
+  [[nodiscard]] bool failed_alike() const { return summed_; }
+  /// Whether the state is that of `version`: not after a failed step, until the next build.
+  [[nodiscard]] bool intact() const { return intact_; }
 
   [[nodiscard]] Result<Snapshot> snapshot();
   [[nodiscard]] Result<std::uint64_t> export_model(std::int32_t stage, const std::string& folder);
@@ -65,6 +79,9 @@ class StageWork {
   Result<StepDone> policy_step(std::vector<BatchGroup> groups);
   Result<std::vector<std::vector<float>>> reference_logprobs(std::span<const train::MicroBatch> batches);
   void advance();
+  struct StepTotals;
+  Result<train::StepReport> summed_step(std::span<const train::MicroBatch> batches, double temperature, const train::LossFunction& loss, StepTotals& totals);
+  [[nodiscard]] rl::Part part() const;
 
   const RankOptions& options_;
   Policy policy_;
@@ -72,6 +89,8 @@ class StageWork {
   std::atomic<std::uint64_t> step_{0};
   std::function<void()> moved_;
   std::map<std::int32_t, double> lr_; // of stages whose rate was set while the run went on
+  comm::Collectives* group_ = nullptr;
+  bool summed_ = false, intact_ = true;
   std::int32_t stage_ = -1;
   std::uint64_t stage_step_ = 0;
   std::optional<train::Trainer> trainer_;

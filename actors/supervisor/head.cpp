@@ -42,6 +42,8 @@ Head::Head(caf::event_based_actor* self, const SupervisorOptions& options, HeadS
       samples_per_step_(options.samples_per_step),
       agent_restarts_(options.membership.restart),
       membership_(scaled(options.membership)),
+      // Numbers of a later term are higher. Whoever is dead is known to be within the time-out of heartbeats, and killed.
+      mesh_(options.ranks, start_.term << 32, scaled(options.membership).dead_after + std::chrono::seconds(1)),
       run_(options.run, specs(options)),
       rollout_(options.rollout, start_.ledger),
       commit_(options.commit, start_.epoch, 1),
@@ -67,7 +69,7 @@ caf::behavior Head::make_behavior() {
     return caf::make_error(caf::sec::runtime_error);
   });
   begin();
-  return worker_handlers().or_else(rank_handlers()).or_else(rollout_handlers()).or_else(control_handlers());
+  return worker_handlers().or_else(mesh_handlers()).or_else(rank_handlers()).or_else(rollout_handlers()).or_else(control_handlers());
 }
 
 void Head::begin() {
@@ -101,7 +103,7 @@ caf::message_handler Head::worker_handlers() {
           if (to_string(id) == order.node) return void(drain_node(id));
       },
       [this](const WorkerFailed& m) {
-        if (m.name == "rank/0") rank_failure_ = m.error.message;
+        if (m.name.starts_with("rank/")) rank_failures_[m.name] = m.error.message;
         observer_.event("worker_failed", m.name, {{"incarnation", m.incarnation}, {"error", m.error.to_string()}});
         observer_.say("troupe: " + m.name + ": " + m.error.to_string());
       },
@@ -112,7 +114,6 @@ caf::message_handler Head::worker_handlers() {
 
 caf::message_handler Head::rank_handlers() {
   return {
-      [this](const MeshReady& m) { mesh_ready(m); },
       [this](const StepDone& m) { step_done(m); },
       [this](const WeightsPublished& m) { weights_published(m); },
       [this](const LeaseGranted& m) { lease_granted(m); },
@@ -160,6 +161,7 @@ void Head::tick(std::uint64_t timer) {
     case kSecondTimer: return every_second();
     case kAdoptTimer: return begun_ ? void() : begin_cold("nobody it left behind answered");
     case kAgentTimer: return start_agent();
+    case kMeshTimer: return mesh_event(protocol::Wake{});
     default: return;
   }
 }

@@ -28,6 +28,7 @@
 #include "protocol/checkpoint_commit.h"
 #include "protocol/control_log.h"
 #include "protocol/membership.h"
+#include "protocol/mesh.h"
 #include "protocol/rollout_director.h"
 #include "protocol/run_director.h"
 
@@ -66,7 +67,7 @@ class Head {
   caf::behavior make_behavior();
 
  private:
-  enum Timer : std::uint64_t { kMembershipTimer, kRunTimer, kRolloutTimer, kCommitTimer, kSecondTimer, kAdoptTimer, kAgentTimer };
+  enum Timer : std::uint64_t { kMembershipTimer, kRunTimer, kRolloutTimer, kCommitTimer, kSecondTimer, kAdoptTimer, kAgentTimer, kMeshTimer };
   struct WorkerEntry {
     protocol::WorkerId id;
     caf::actor actor;
@@ -106,7 +107,9 @@ class Head {
   template <class Message>
   void send(const protocol::WorkerId& id, Message&& message);
   template <class Message>
-  void send_rank(Message&& message);
+  void send_rank(Message&& message); ///< rank/0: it answers, publishes and saves for all.
+  template <class Message>
+  void send_ranks(const Message& message); ///< Every rank, in one order for all.
 
   // head_adopt.cpp: the beginning, with new processes or with those that a lost head left behind; the agent of this machine
   void begin_cold(const std::string& why_not_warm);
@@ -146,6 +149,17 @@ class Head {
   [[nodiscard]] nlohmann::json nodes_json() const;
   [[nodiscard]] nlohmann::json listeners_json() const;
 
+  // head_mesh.cpp: the ranks as one mesh
+  caf::message_handler mesh_handlers();
+  void mesh_event(const protocol::mesh::Event& event);
+  void perform(const protocol::mesh::Build& e);
+  void perform(const protocol::mesh::Whole& e);
+  void perform(const protocol::mesh::Abort& e);
+  void perform(const protocol::mesh::Lost& e);
+  void send_answers(const std::vector<protocol::MeshStore::Answer>& answers);
+  [[nodiscard]] std::string mesh_address(const protocol::WorkerId& rank) const;
+  void rank_adopted(const Hello& hello, const protocol::WorkerId& id);
+
   // head_run.cpp: stages, steps, checkpoints
   void run_event(const protocol::run::Event& event);
   void perform(const protocol::run::BuildMesh& e);
@@ -167,12 +181,10 @@ class Head {
   void perform(const protocol::checkpoint::Saved& e);
   void perform(const protocol::checkpoint::NotSaved& e);
   void perform(const protocol::checkpoint::Remove& e);
-  void send_mesh();
   [[nodiscard]] std::string commit_folder(PolicyVersion version) const;
   void prepare_memory();
   void layout_is(const StateLayoutIs& message);
   void memory_ready(const MemoryReady& message);
-  void mesh_ready(const MeshReady& message);
   void step_done(const StepDone& message);
   void state_copied(const StateCopied& message);
   void committed(const Committed& message);
@@ -232,6 +244,8 @@ class Head {
   protocol::RestartPolicy agent_restarts_;
 
   protocol::Membership membership_;
+  protocol::Mesh mesh_;
+  protocol::MeshStore mesh_store_;
   protocol::RunDirector run_;
   protocol::RolloutDirector rollout_;
   protocol::CheckpointCommit commit_;
@@ -248,9 +262,10 @@ class Head {
   std::map<SampleId, SamplePrefix> prefixes_;      // handed back, until they are dispatched again
   std::uint64_t lease_request_ = 0;
 
-  std::optional<protocol::run::BuildMesh> mesh_wanted_; // until the rank answered
   bool rolled_back_ = false;
-  std::string rank_failure_; // the rank's own last words
+  std::uint64_t parameters_ = 0;
+  std::map<std::uint32_t, PolicyVersion> adopted_ranks_; // what they hold, until all of them have said so
+  std::map<std::string, std::string> rank_failures_;     // ranks' own last words
   std::map<PolicyVersion, std::pair<std::string, protocol::LedgerSnapshot>> commits_; // folder and ledger of each commit
   std::optional<protocol::run::Save> saving_;
   bool preparing_ = false;

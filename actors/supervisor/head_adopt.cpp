@@ -71,7 +71,7 @@ void Head::want_workers() {
 
 // The workers of an agent that belonged to the lost head.
 void Head::adopt_children(const NodeHello& hello, protocol::NodeId node) {
-  bool rank = false;
+  std::uint32_t ranks = 0;
   for (const NodeChild& child : hello.children) {
     const auto id = worker_id(child.name, child.incarnation);
     if (!id) continue;
@@ -81,10 +81,11 @@ void Head::adopt_children(const NodeHello& hello, protocol::NodeId node) {
     }
     pids_[{child.name, child.incarnation}] = child.pid;
     member_event(pm::Adopt{*id, node});
-    rank = rank || id->role == Role::kRank;
+    ranks += id->role == Role::kRank && id->index < mesh_.ranks() ? 1 : 0;
   }
   for (auto& [early, worker] : std::exchange(before_node_, {})) worker_joined(early, worker);
-  if (!rank && node == protocol::NodeId{1}) begin_cold("the rank has died");
+  if (node != protocol::NodeId{1} || ranks == mesh_.ranks()) return;
+  begin_cold(mesh_.ranks() == 1 ? "the rank has died" : "of " + std::to_string(mesh_.ranks()) + " ranks " + std::to_string(ranks) + " are left");
 }
 
 void Head::adopt_worker(const Hello& hello, const protocol::WorkerId& id) {
@@ -92,8 +93,7 @@ void Head::adopt_worker(const Hello& hello, const protocol::WorkerId& id) {
   workers_[hello.name].version = hello.version;
   if (begun_) return register_worker(id);
   if (id.role != Role::kRank) return early_.push_back(id);
-  early_.insert(early_.begin(), id);
-  begin_warm(hello.version);
+  rank_adopted(hello, id);
 }
 
 // Tells the cores of a worker that is there.
@@ -108,7 +108,7 @@ void Head::register_worker(const protocol::WorkerId& id) {
       prepared_layout_.clear();
       commit_event(protocol::checkpoint::WriterJoined{});
       break;
-    case Role::kRank: send_mesh(); break;
+    case Role::kRank: mesh_event(protocol::mesh::Joined{id}); break;
   }
   member_event(pm::Serving{id});
 }

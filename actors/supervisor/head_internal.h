@@ -36,7 +36,13 @@ void Head::send(const protocol::WorkerId& id, Message&& message) {
 
 template <class Message>
 void Head::send_rank(Message&& message) {
-  if (WorkerEntry* rank = only(protocol::Role::kRank)) caf::anon_send(rank->actor, std::forward<Message>(message));
+  if (const auto rank = workers_.find("rank/0"); rank != workers_.end()) caf::anon_send(rank->second.actor, std::forward<Message>(message));
+}
+
+template <class Message>
+void Head::send_ranks(const Message& message) {
+  for (const auto& [name, worker] : workers_)
+    if (worker.id.role == protocol::Role::kRank && worker.id.index < mesh_.ranks()) caf::anon_send(worker.actor, message);
 }
 
 } // namespace troupe::actors

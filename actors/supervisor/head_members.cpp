@@ -109,8 +109,8 @@ void Head::tell_gone(const pm::Gone& e) {
       return commit_event(protocol::checkpoint::WriterLost{name + " is gone: " + e.reason});
     case Role::kRank: {
       // What the rank said of itself is the cause; a plain kill has none, and two of them are not the same poison.
-      std::string cause = std::exchange(rank_failure_, {});
-      return run_event(protocol::run::RankLost{name, std::move(cause)});
+      const auto words = rank_failures_.extract(name);
+      return mesh_event(protocol::mesh::Left{e.worker, e.reason, words ? words.mapped() : std::string()});
     }
   }
 }

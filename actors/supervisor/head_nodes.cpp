@@ -143,7 +143,7 @@ json Head::listeners_json() const {
                       {"process", l.process},
                       {"address", l.address},
                       {"port", l.port},
-                      {"use", "weights and checkpoints (neither authenticated nor encrypted)"}});
+                      {"use", "weights, gradients, checkpoints (neither authenticated nor encrypted)"}});
   return list;
 }
 

@@ -195,7 +195,7 @@ json Head::set(const json& request) {
   for (std::uint32_t i = 0; i < fresh->stages.size(); ++i) {
     const protocol::StageSpec& spec = fresh->stages[i].spec;
     run_event(protocol::run::Retune{i, spec.checkpoint_every, spec.evaluate_every});
-    if (std::exchange(lr_[i], fresh->stages[i].lr) != lr_[i]) send_rank(SetLearningRate{static_cast<std::int32_t>(i), lr_[i]});
+    if (std::exchange(lr_[i], fresh->stages[i].lr) != lr_[i]) send_ranks(SetLearningRate{static_cast<std::int32_t>(i), lr_[i]});
   }
   samples_per_step_ = fresh->samples_per_step;
   const auto position = run_.position();

@@ -70,10 +70,10 @@ void Head::perform(const pr::RequestTrainStep& e) {
     const KeptGroup& group = kept_[prompt];
     BatchGroup message{e.from, prompt, group.prompt_ids, {}};
     for (const auto& [index, sample] : group.samples) message.samples.push_back(sample);
-    send_rank(std::move(message));
+    send_ranks(message);
   }
   log_.append(protocol::control::Ordered{e.from, e.prompts}); // before the rank can make it
-  send_rank(TrainStep{e.from, static_cast<std::uint32_t>(e.prompts.size())});
+  send_ranks(TrainStep{e.from, static_cast<std::uint32_t>(e.prompts.size())});
 }
 
 void Head::perform(const pr::StartPublish& e) { send_rank(PublishWeights{e.version}); }

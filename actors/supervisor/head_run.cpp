@@ -19,39 +19,10 @@ void Head::run_event(const prun::Event& event) {
   perform_all(run_.handle(event, head_now()), kRunTimer);
 }
 
-void Head::perform(const prun::BuildMesh& e) {
-  mesh_wanted_ = e;
-  send_mesh();
-}
-
-// The rank may not be up yet, or be a replacement: asked again when it joins.
-void Head::send_mesh() {
-  if (!mesh_wanted_ || only(Role::kRank) == nullptr) return;
-  std::string folder;
-  if (mesh_wanted_->from_commit) {
-    const auto it = commits_.find(*mesh_wanted_->from_commit);
-    folder = it != commits_.end() ? it->second.first : commit_folder(*mesh_wanted_->from_commit);
-  }
-  send_rank(BuildMesh{mesh_wanted_->version, folder, mesh_wanted_->held});
-}
+void Head::perform(const prun::BuildMesh& e) { mesh_event(protocol::mesh::Wanted{e}); }
 
 std::string Head::commit_folder(PolicyVersion version) const {
   return (options_.folder / "checkpoints" / checkpoint::commit_name(version)).string();
-}
-
-void Head::mesh_ready(const MeshReady& message) {
-  if (!mesh_wanted_ || mesh_wanted_->version != message.version) return;
-  const auto wanted = *std::exchange(mesh_wanted_, std::nullopt);
-  if (std::exchange(rolled_back_, false)) {
-    protocol::LedgerSnapshot ledger = start_.ledger;
-    if (wanted.from_commit)
-      if (const auto it = commits_.find(*wanted.from_commit); it != commits_.end()) ledger = it->second.second;
-    rollout_event(pr::RolledBack{message.version, ledger});
-  } else {
-    rollout_event(pr::TrainerReady{message.version});
-  }
-  observer_.event("mesh_ready", "rank/0", {{"version", to_string(message.version)}, {"parameters", message.parameters}});
-  run_event(prun::MeshReady{message.version});
 }
 
 void Head::perform(const prun::StartStage& e) {
@@ -59,7 +30,7 @@ void Head::perform(const prun::StartStage& e) {
   stage_began_ = step_began_ = head_now();
   stage_begin_step_ = e.steps_done;
   observer_.event("stage", stage.spec.name, {{"stage", e.stage}, {"steps_done", e.steps_done}});
-  send_rank(StartStage{static_cast<std::int32_t>(e.stage), e.steps_done});
+  send_ranks(StartStage{static_cast<std::int32_t>(e.stage), e.steps_done});
   layout_.clear(); // a stage may have other tensors (a reference policy)
   commit_event(pc::LayoutUnknown{});
   if (stage.spec.kind == StageKind::kRl) rollout_event(pr::BeginTraining{stage.plan, e.steps_done, run_.position().version});
@@ -67,7 +38,7 @@ void Head::perform(const prun::StartStage& e) {
 
 void Head::perform(const prun::TrainStep& e) {
   log_.append(protocol::control::Ordered{e.from, {}});
-  send_rank(TrainStep{e.from, 0});
+  send_ranks(TrainStep{e.from, 0});
 }
 
 void Head::perform(const prun::StartEvaluation& e) {
@@ -78,7 +49,7 @@ void Head::perform(const prun::StartEvaluation& e) {
 void Head::perform(const prun::Save& e) {
   saving_ = e;
   saved_ledger_ = rollout_.snapshot();
-  send_rank(SnapshotState{e.version}); // before any later step: the rank's queue keeps the order
+  send_ranks(SnapshotState{e.version}); // before any later step: the ranks' queues keep the order
   commit_event(pc::Request{e.version, to_json(e.position).dump()});
 }
 
@@ -93,6 +64,7 @@ void Head::perform(const prun::Rollback& e) {
   rolled_back_ = true;
   saving_.reset();
   batch_.reset();
+  mesh_event(protocol::mesh::Dropped{e.reason});
   rollout_event(pr::TrainerLost{e.reason});
   commit_event(pc::NewEpoch{e.epoch, 1});
 }

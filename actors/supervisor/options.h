@@ -38,6 +38,7 @@ struct SupervisorOptions {
   bool invariant = false;        ///< A log-prob difference above 0 ends the run as failed.
 
   std::vector<HeadStage> stages;
+  std::uint32_t ranks = 1;
   std::uint32_t rollout_workers = 0;
   std::uint32_t environment_runners = 0;
   int rank_threads = 1;

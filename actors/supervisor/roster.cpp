@@ -8,7 +8,7 @@ namespace {
 using protocol::Role;
 
 constexpr RoleRow kRoster[] = {
-    {Role::kRank, true, true, [](const SupervisorOptions& o) { return o.rank_threads; }, [](const SupervisorOptions&) { return 1u; }},
+    {Role::kRank, true, true, [](const SupervisorOptions& o) { return o.rank_threads; }, [](const SupervisorOptions& o) { return o.ranks; }},
     {Role::kCheckpointWriter, false, false, [](const SupervisorOptions&) { return 1; }, [](const SupervisorOptions&) { return 1u; }},
     {Role::kEnvironment, false, false, [](const SupervisorOptions&) { return 1; }, [](const SupervisorOptions& o) { return o.environment_runners; }},
     {Role::kRollout, true, false, [](const SupervisorOptions& o) { return o.rollout_threads; }, [](const SupervisorOptions& o) { return o.rollout_workers; }},

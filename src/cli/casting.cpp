@@ -97,7 +97,8 @@ actors::SupervisorOptions supervisor_options(const Experiment& e) {
   const bool rollouts = experiment::needs_rollouts(e);
   o.rollout_workers = rollouts ? e.rollout.workers : 0;
   o.environment_runners = rollouts ? e.environment.runners : 0;
-  o.rank_threads = e.trainer.threads;
+  o.ranks = e.trainer.ranks;
+  o.rank_threads = experiment::rank_threads(e);
   o.rollout_threads = e.rollout.threads;
   o.checkpoints_kept = e.checkpoint.options.keep;
   o.probe_sequences = e.trainer.probe_sequences;

@@ -22,7 +22,8 @@ actors::RankOptions rank_options(const Experiment& e, const actors::WorkerFrame&
   actors::RankOptions o;
   o.policy = policy_options(e, frame);
   o.seed = e.run.seed;
-  o.threads = e.trainer.threads;
+  o.threads = experiment::rank_threads(e);
+  o.comm_deadline = e.comm.deadline;
   o.task = e.task;
   o.publication = e.trainer.publication;
   o.transfer_deadline = e.trainer.transfer_deadline;

@@ -49,7 +49,7 @@ json plan_json(const Experiment& e) {
     actors.push_back({{"role", role}, {"count", n}, {"device", "cpu"}, {"threads", threads}, {"state_bytes", bytes}});
   };
   // float32 weights, gradients, two moments, packed copies, two publication slots; a checkpoint is weights and moments.
-  add("rank", 1, e.trainer.threads, count * 4 * (1 + 1 + 2 + 1 + 2));
+  add("rank", e.trainer.ranks, experiment::rank_threads(e), count * 4 * (1 + 1 + 2 + 1 + 2));
   add("checkpoint_writer", 1, 1, count * 4 * 3);
   if (rollouts) add("rollout", e.rollout.workers, e.rollout.threads, count * 4 * 3 + e.rollout.engine.kv_memory.count);
   if (rollouts) add("environment", e.environment.runners, 1, 0);

@@ -61,7 +61,7 @@ struct BatchMetrics {
 struct PreparedBatch {
   std::vector<PreparedGroup> groups;         ///< By prompt id; zero-signal groups are left out when the options say so.
   std::vector<std::uint64_t> dropped;        ///< Prompt ids of the zero-signal groups that were left out.
-  Denominator denominator;                   ///< Of this part; add the other ranks' before the first micro-batch.
+  Denominator denominator;                   ///< Of the whole batch, whoever computes it.
   BatchMetrics metrics;
 };
 
@@ -93,14 +93,22 @@ struct MicroBatch {
   std::vector<std::vector<PolicyVersion>> versions; ///< [s] distinct versions that sampled the sequence, ascending.
 };
 
+/// The part of a batch that rank `index` of `count` computes. Parts are made of whole sequences in the batch's order, one after the other, with
+/// about the same number of rows: a sequence belongs to the part in which the middle of its rows falls. Disjoint, and together the whole;
+/// a part may be empty.
+struct Part {
+  std::uint32_t index = 0;
+  std::uint32_t count = 1;
+};
+
 /// Cuts in order: samples are added while the rows fit `rows_max`; a sample longer than that is alone. Samples without a trained
-/// token are left out. The last token of a sample predicts nothing and gets no row.
-[[nodiscard]] std::vector<MicroBatch> cut_micro_batches(const PreparedBatch& batch, std::int64_t rows_max);
+/// token are left out. The last token of a sample predicts nothing and gets no row. Where a part ends inside a group, both have its prompt.
+[[nodiscard]] std::vector<MicroBatch> cut_micro_batches(const PreparedBatch& batch, std::int64_t rows_max, Part part = {});
 
 /// Counts the targets of a supervised batch exactly as cut_packed scores them. Each document is one sequence.
 void count_packed(Denominator& denominator, const data::PackedSequences& packed);
 /// Cuts documents in order; each is one segment, and a document longer than `rows_max` is alone.
-[[nodiscard]] std::vector<MicroBatch> cut_packed(const data::PackedSequences& packed, std::int64_t rows_max);
+[[nodiscard]] std::vector<MicroBatch> cut_packed(const data::PackedSequences& packed, std::int64_t rows_max, Part part = {});
 
 /// The view the loss functions take. Other fields are filled by the caller.
 [[nodiscard]] TokenBatch token_batch(const MicroBatch& micro, std::span<const float> logprob);

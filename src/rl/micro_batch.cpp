@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "data/packing.h"
@@ -24,6 +25,25 @@ std::size_t own_rows(const Sample& sample) {
   while (last > 0 && !sample.sampled.empty() && sample.sampled[last] == 0) --last;
   return last;
 }
+
+/// Hands out sequences by the rows before them.
+class PartOf {
+ public:
+  PartOf(std::size_t rows, Part part) : rows_(std::max<std::size_t>(1, rows)), part_(part) {
+    TROUPE_CHECK(part.index < part.count, "a part is one of `count`");
+  }
+  /// Whether the next sequence, of `rows` rows, is in the part.
+  bool has_next(std::size_t rows) {
+    const std::size_t middle_twice = 2 * before_ + rows;
+    before_ += rows;
+    return std::min<std::size_t>(part_.count - 1, middle_twice * part_.count / (2 * rows_)) == part_.index;
+  }
+
+ private:
+  std::size_t rows_;
+  Part part_;
+  std::size_t before_ = 0;
+};
 
 /// Fills micro-batches in order, sharing a group's prompt inside each of them.
 class Cutter {
@@ -111,11 +131,21 @@ void add_document(MicroBatch& micro, const data::PackedSequences& packed, std::i
 
 } // namespace
 
-std::vector<MicroBatch> cut_micro_batches(const PreparedBatch& batch, std::int64_t rows_max) {
+std::vector<MicroBatch> cut_micro_batches(const PreparedBatch& batch, std::int64_t rows_max, Part part) {
+  const auto for_each = [&](const auto& visit) { // with the rows it brings: its own, and its group's prompt when it is the first of it
+    for (const PreparedGroup& group : batch.groups) {
+      std::size_t prompt = group.prompt.size();
+      for (const PreparedSample& sample : group.samples)
+        if (sample.trained_tokens > 0) visit(group, sample, own_rows(sample.sample) + std::exchange(prompt, 0));
+    }
+  };
+  std::size_t rows = 0;
+  for_each([&](const PreparedGroup&, const PreparedSample&, std::size_t n) { rows += n; });
+  PartOf mine(rows, part);
   Cutter cutter(rows_max);
-  for (const PreparedGroup& group : batch.groups)
-    for (const PreparedSample& sample : group.samples)
-      if (sample.trained_tokens > 0) cutter.add(group, sample);
+  for_each([&](const PreparedGroup& group, const PreparedSample& sample, std::size_t n) {
+    if (mine.has_next(n)) cutter.add(group, sample);
+  });
   return cutter.finish();
 }
 
@@ -125,10 +155,12 @@ void count_packed(Denominator& denominator, const data::PackedSequences& packed)
                                            [](std::uint8_t m) { return m != 0; }));
 }
 
-std::vector<MicroBatch> cut_packed(const data::PackedSequences& packed, std::int64_t rows_max) {
+std::vector<MicroBatch> cut_packed(const data::PackedSequences& packed, std::int64_t rows_max, Part part) {
   std::vector<MicroBatch> done;
   MicroBatch micro;
+  PartOf mine(packed.ids.size(), part);
   for (const auto& [begin, end] : packed.documents) {
+    if (!mine.has_next(static_cast<std::size_t>(end - begin))) continue;
     if (!micro.ids.empty() && static_cast<std::int64_t>(micro.ids.size()) + (end - begin) > rows_max) {
       done.push_back(std::move(micro));
       micro = {};

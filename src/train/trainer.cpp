@@ -51,11 +51,30 @@ Status Trainer::backward(std::span<const MicroBatch> batches, double temperature
   return {};
 }
 
-Result<StepReport> Trainer::step(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss) {
-  if (batches.empty()) return fail(ErrorCode::kInvalidArgument, "an optimizer step needs at least one micro-batch");
+// A parameter that took no part on this rank counts as zeros; one that took part on no rank stays without a gradient.
+Status Trainer::reduce_gradients(const ReduceFunction& reduce) {
+  std::vector<float> took_part;
+  std::vector<std::span<float>> tensors;
+  for (model::Parameter& parameter : model_->parameters()) {
+    at::Tensor& gradient = parameter.value.mutable_grad();
+    took_part.push_back(gradient.defined() ? 1 : 0);
+    if (!gradient.defined()) gradient = at::zeros_like(parameter.value);
+    tensors.push_back(values_of(gradient));
+  }
+  tensors.emplace_back(took_part);
+  TROUPE_TRY_STATUS(reduce(tensors));
+  std::size_t i = 0;
+  for (model::Parameter& parameter : model_->parameters())
+    if (took_part[i++] == 0) parameter.value.mutable_grad() = at::Tensor();
+  return {};
+}
+
+Result<StepReport> Trainer::step(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss, const ReduceFunction& reduce) {
+  if (batches.empty() && !reduce) return fail(ErrorCode::kInvalidArgument, "an optimizer step needs at least one micro-batch");
   StepReport report;
   try {
     TROUPE_TRY_STATUS(backward(batches, temperature, loss));
+    if (reduce) TROUPE_TRY_STATUS(reduce_gradients(reduce));
     std::vector<optim::NamedGradient> gradients;
     std::vector<optim::ParameterStep> updates;
     for (model::Parameter& parameter : model_->parameters()) {

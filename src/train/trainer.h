@@ -27,10 +27,13 @@ struct MicroBatch {
 /// The loss must already be divided by the whole batch's denominator: gradients of micro-batches are added.
 using LossFunction = std::function<Result<std::vector<float>>(std::size_t index, std::span<const float> logprob, std::span<const float> entropy)>;
 
+/// Sums every tensor over the ranks of the mesh, in place. Every rank calls it once a step, with tensors of the same sizes.
+using ReduceFunction = std::function<Status(std::span<const std::span<float>> tensors)>;
+
 struct StepReport {
   double grad_norm = 0; ///< Before clipping.
   double lr = 0;        ///< Of this step.
-  std::int64_t rows = 0; ///< Tokens that went through the model.
+  std::int64_t rows = 0; ///< Tokens that went through the model of this rank.
 };
 
 /// A tensor of the training state, as a checkpoint sees it. Borrowed: valid until the trainer changes.
@@ -46,10 +49,11 @@ class Trainer {
   /// The model must outlive the trainer; it becomes trainable. Errors: those of AdamW::create and validate(schedule).
   [[nodiscard]] static Result<Trainer> create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule);
 
-  /// One step. On an error nothing was changed.
-  /// Errors: kInvalidArgument without micro-batches; kCorrupt for a gradient that is not finite, naming the parameter; those of `loss`.
+  /// One step. On an error nothing was changed. With `reduce` the micro-batches are this rank's part of the batch (there may be none), and
+  /// gradients are summed over the ranks before they are clipped: as all ranks hold the same bits before the step, they do after it.
+  /// Errors: kInvalidArgument without micro-batches and `reduce`; those of `reduce`; kCorrupt for a gradient that is not finite, naming the parameter; those of `loss`.
   /// Determinism: the same inputs give the same bits, whatever was trained before and whatever else the machine does.
-  [[nodiscard]] Result<StepReport> step(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss);
+  [[nodiscard]] Result<StepReport> step(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss, const ReduceFunction& reduce = {});
 
   /// Scores targets without gradients (reference policies, probes). Shape [n].
   [[nodiscard]] static std::vector<float> logprobs(model::Model& model, const MicroBatch& batch, double temperature);
@@ -67,6 +71,7 @@ class Trainer {
   Trainer(model::Model& model, optim::AdamW optimizer, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule)
       : model_(&model), optimizer_(std::move(optimizer)), max_grad_norm_(options.max_grad_norm), peak_lr_(options.lr), schedule_(schedule) {}
   Status backward(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss);
+  Status reduce_gradients(const ReduceFunction& reduce);
 
   model::Model* model_;
   optim::AdamW optimizer_;

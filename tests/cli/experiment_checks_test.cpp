@@ -107,11 +107,15 @@ TEST_F(ExperimentTest, NamesMakeFolders) {
               HasSubstr("two stages are called \"a\""));
 }
 
-TEST_F(ExperimentTest, OneRankForNow) {
-  EXPECT_THAT(
-      load(base(), {"trainer.ranks=2"}),
-      HasSubstr(
-          "--set trainer.ranks=2: error: trainer.ranks = 2 is not supported by this version: it trains on one rank"));
+TEST_F(ExperimentTest, RanksAndTheirThreads) {
+  EXPECT_EQ(load(base(), {"trainer.ranks=2", "trainer.threads=3"}), "");
+  EXPECT_EQ(experiment().trainer.ranks, 2u);
+  EXPECT_EQ(rank_threads(experiment()), 3);
+  EXPECT_EQ(load(base(), {"trainer.ranks=200", "comm.deadline=\"5s\""}), "");
+  EXPECT_EQ(rank_threads(experiment()), 1) << "at least one, however many share the cores";
+  EXPECT_EQ(experiment().comm.deadline, std::chrono::seconds(5));
+  EXPECT_THAT(load(base(), {"trainer.ranks=0"}), HasSubstr("trainer.ranks must be"));
+  EXPECT_THAT(load(base(), {"comm.deadline=\"20m\""}), HasSubstr("comm.deadline must be shorter than control.work_silence"));
 }
 
 TEST_F(ExperimentTest, DeadlinesAreOrdered) {
@@ -122,9 +126,9 @@ TEST_F(ExperimentTest, DeadlinesAreOrdered) {
 }
 
 TEST_F(ExperimentTest, ConflictsAndWrongKeysComeInOneGo) {
-  const std::string text = load(base("[rl]\ngruop_size = 4\n"), {"trainer.ranks=2", "rollout.workers=-1"});
+  const std::string text = load(base("[rl]\ngruop_size = 4\n"), {"comm.deadline=\"3m\"", "rollout.workers=-1"});
   EXPECT_THAT(text, HasSubstr("unknown key rl.gruop_size; did you mean rl.group_size?"));
-  EXPECT_THAT(text, HasSubstr("trainer.ranks = 2 is not supported"));
+  EXPECT_THAT(text, HasSubstr("comm.deadline must be shorter than control.mesh_deadline"));
   EXPECT_THAT(text, HasSubstr("rollout.workers must be"));
   EXPECT_THAT(text, HasSubstr("3 errors; nothing was started"))
       << "the check of workers stays silent: the value is known to be wrong";

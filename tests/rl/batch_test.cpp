@@ -289,5 +289,37 @@ TEST(CutPacked, DocumentsDoNotLeakIntoEachOther) {
   EXPECT_EQ(parts.loss, 3);
 }
 
+// S16: whatever the ranks, each sequence is computed by exactly one of them, in the order of the batch.
+TEST(Parts, AreDisjointAndTogetherTheWholeBatch) {
+  std::vector<Group> groups;
+  for (std::uint64_t prompt = 0; prompt < 8; ++prompt)
+    groups.push_back(group(prompt, {1, 2, 3}, {sample(prompt, 0, std::vector<std::int32_t>(1 + 3 * (prompt % 3), 9), 1), sample(prompt, 1, {4}, 0)}));
+  const auto batch = prepare_batch(groups, mean_only(), 16);
+  ASSERT_TRUE(batch);
+  data::PackedSequences documents;
+  for (std::int32_t i = 0; i < 8; ++i) data::append(documents, {std::vector<std::int32_t>(2 + static_cast<std::size_t>(i % 4), 100 + i), std::vector<std::uint8_t>(2 + static_cast<std::size_t>(i % 4), 1)});
+  for (const std::uint32_t count : {1U, 2U, 3U, 8U, 40U}) {
+    std::vector<std::string> seen;
+    std::vector<std::int32_t> ids;
+    std::int64_t least = 1000, most = 0;
+    for (std::uint32_t index = 0; index < count; ++index) {
+      std::int64_t rows = 0;
+      for (const MicroBatch& micro : cut_micro_batches(*batch, 12, {index, count}))
+        for (const SampleId& id : micro.samples) seen.push_back(to_string(id));
+      for (const MicroBatch& micro : cut_packed(documents, 7, {index, count})) {
+        ids.insert(ids.end(), micro.ids.begin(), micro.ids.end());
+        rows += static_cast<std::int64_t>(micro.ids.size());
+      }
+      least = std::min(least, rows), most = std::max(most, rows);
+    }
+    std::vector<std::string> wanted;
+    for (std::uint64_t prompt = 0; prompt < 8; ++prompt) wanted.insert(wanted.end(), {std::to_string(prompt) + "/0", std::to_string(prompt) + "/1"});
+    EXPECT_EQ(seen, wanted) << count;
+    EXPECT_EQ(ids, documents.ids) << count;
+    if (count <= 3) { EXPECT_LE(most - least, 5) << "no more than about one document apart"; }
+    if (count == 40) { EXPECT_EQ(least, 0) << "there is nothing for most of them"; }
+  }
+}
+
 } // namespace
 } // namespace troupe::rl

@@ -59,8 +59,10 @@ void bind_optim(config::Section& s, OptimSection& o) {
 }
 
 void bind_trainer(config::Section& s, TrainerSection& o) {
-  s.field("ranks", o.ranks, "Training processes.").min(1);
-  s.field("threads", o.threads, "Compute threads of a rank.").min(1).max(1024);
+  s.field("ranks", o.ranks, "Training processes. Each holds the whole model and computes a part of every batch.").min(1).max(256);
+  s.field("threads", o.threads, "Compute threads of a rank; 0 = the cores by the processes that compute (ranks and rollout workers), at least 1.")
+      .min(0)
+      .max(1024);
   s.field("micro_batch_tokens", o.micro_batch_tokens, "Tokens of one forward and backward pass at most.").min(1);
   s.field("probe_sequences", o.probe_sequences,
           "Delivered sequences that trainer and workers score again at every published version; 0 = none.")
@@ -69,6 +71,13 @@ void bind_trainer(config::Section& s, TrainerSection& o) {
   s.field("transfer_deadline", o.transfer_deadline, "Of the copy of the state into the checkpoint writer's memory.")
       .above(0);
   s.section("publication", o.publication, bind_publication, "How rollout workers read new weights.");
+}
+
+void bind_comm(config::Section& s, CommSection& o) {
+  s.field("deadline", o.deadline,
+          "Of each operation that all ranks make together. Longer than one rank may be ahead of another; dead and frozen "
+          "ranks are noticed sooner.")
+      .min(0.5);
 }
 
 void bind_checkpoint(config::Section& s, CheckpointSection& o) {
@@ -158,6 +167,7 @@ void bind_experiment(config::Section& s, Experiment& e) {
   s.section("rl", e.rl, bind_rl, "The RL loop and its loss.");
   s.section("optim", e.optim, bind_optim, "AdamW and its schedule.");
   s.section("trainer", e.trainer, bind_trainer, "The training processes.");
+  s.section("comm", e.comm, bind_comm, "How training processes speak to each other.");
   s.section("checkpoint", e.checkpoint, bind_checkpoint, "When the run is saved.");
   s.section("eval", e.eval, bind_eval, "Greedy answers on the held-out split, graded by the task's reward.");
   s.section("environment", e.environment, bind_environment, "The processes that play the task.");

@@ -21,6 +21,7 @@ void bind_algorithm(config::Section& s, rl::AlgorithmOptions& o);  ///< The tabl
 void bind_eval(config::Section& s, EvalSection& o);
 void bind_optim(config::Section& s, OptimSection& o);
 void bind_trainer(config::Section& s, TrainerSection& o);
+void bind_comm(config::Section& s, CommSection& o);
 void bind_checkpoint(config::Section& s, CheckpointSection& o);
 void bind_environment(config::Section& s, EnvironmentSection& o);
 void bind_control(config::Section& s, ControlSection& o);

@@ -249,11 +249,10 @@ void check_control(const Experiment& e, CrossChecks& checks) {
   ordered("control.lease", c.lease, "control.head_wait", c.head_wait, "workers stop before agents give up");
   if (!c.listen.empty())
     if (const auto at = parse_endpoint(c.listen); !at) checks.problem({"control.listen"}, at.error().message, "such as 10.0.0.1:7700");
-  if (e.trainer.ranks != 1)
-    checks.problem({"trainer.ranks"},
-                   "trainer.ranks = " + std::to_string(e.trainer.ranks) +
-                       " is not supported by this version: it trains on one rank",
-                   "set trainer.ranks = 1");
+  ordered("comm.deadline", e.comm.deadline, "control.work_silence", c.membership.work_silence,
+          "a rank that waits for another one is not stuck");
+  ordered("comm.deadline", e.comm.deadline, "control.mesh_deadline", c.run.mesh_deadline,
+          "ranks that cannot connect say so before the mesh is given up");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cli/experiment/experiment.h"
 
 #include <algorithm>
+#include <thread>
 
 namespace troupe::experiment {
 
@@ -9,6 +10,12 @@ using protocol::StageKind;
 bool needs_rollouts(const Experiment& experiment) {
   return std::ranges::any_of(experiment.stages,
                              [](const Stage& s) { return s.kind == StageKind::kRl || s.kind == StageKind::kEval; });
+}
+
+int rank_threads(const Experiment& experiment) {
+  if (experiment.trainer.threads > 0) return experiment.trainer.threads;
+  const std::uint32_t processes = experiment.trainer.ranks + (needs_rollouts(experiment) ? experiment.rollout.workers : 0);
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency() / std::max(1U, processes)));
 }
 
 optim::ScheduleOptions schedule_of(const Stage& stage) {

@@ -94,10 +94,15 @@ struct OptimSection {
   optim::ScheduleOptions schedule;  ///< See `schedule_of`.
 };
 
+/// `[comm]`: how ranks speak to each other.
+struct CommSection {
+  Duration deadline = std::chrono::seconds(30);  ///< Of each collective, and of the building of the mesh.
+};
+
 /// `[trainer]`
 struct TrainerSection {
-  int ranks = 1;                           ///< Training processes.
-  int threads = 1;                         ///< Compute threads of a rank.
+  std::uint32_t ranks = 1;                 ///< Training processes.
+  int threads = 0;                         ///< Compute threads of a rank; 0: see `rank_threads`.
   std::int64_t micro_batch_tokens = 4096;  ///< Rows of one forward and backward pass at most.
   int probe_sequences = 4;                 ///< Delivered sequences that are scored again at every published version.
   Duration transfer_deadline = std::chrono::seconds(60);  ///< Of the copy into the checkpoint writer's memory.
@@ -173,6 +178,7 @@ struct Experiment {
   RlSection rl;
   OptimSection optim;
   TrainerSection trainer;
+  CommSection comm;
   CheckpointSection checkpoint;
   EvalSection eval;
   EnvironmentSection environment;
@@ -187,6 +193,8 @@ struct Experiment {
 // Values that follow from others unless they are given. They are computed, not filled in, so that a run repeated from
 // its run.json with another `--set stage.rl.steps=` still follows.
 
+/// Compute threads of a rank: trainer.threads, else this machine's cores by the processes that compute on it, at least 1.
+[[nodiscard]] int rank_threads(const Experiment& experiment);
 /// The stage's schedule; `total_steps` 0 became the stage's steps.
 [[nodiscard]] optim::ScheduleOptions schedule_of(const Stage& stage);
 /// The stage's algorithm; `loss.constant_tokens` 0 became the longest completion.
