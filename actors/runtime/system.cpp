@@ -36,6 +36,8 @@ struct System::Config : caf::actor_system_config {
 
 namespace {
 
+constexpr int kConnectAgain = 3;
+
 void init_types_once() {
   static const bool done = [] {
     caf::init_global_meta_objects<caf::id_block::troupe_messages>();
@@ -77,6 +79,9 @@ Result<std::uint16_t> System::publish(const caf::actor& actor, const std::string
 
 Result<caf::actor> System::connect(const std::string& host, std::uint16_t port) {
   auto actor = caf::openssl::remote_actor(*system_, host, port);
+  // On a machine that is out of breath the handshake outlasts CAF's heartbeat timeout.
+  for (int again = 0; again < kConnectAgain && !actor && actor.error() == caf::sec::connection_timeout; ++again)
+    actor = caf::openssl::remote_actor(*system_, host, port);
   if (!actor && actor.error() == caf::sec::incompatible_application_ids)
     return fail(ErrorCode::kUnavailable, "the head at " + host + ":" + std::to_string(port) + " is of another build than this one (" + config_->build +
                                              "); run the same build of troupe on every machine");

@@ -27,7 +27,8 @@ using nlohmann::json;
 
 inline const std::string kTroupe = std::string(TROUPE_BINARY_DIR) + "/bin/troupe";
 
-// A run of some seconds: tiny model, a few supervised steps, asynchronous GRPO, evaluation, export.
+// A run of some seconds: tiny model, a few supervised steps, asynchronous GRPO, evaluation, export. The reward is one that an untrained model
+// earns now and then: without, no weight would move, and a wrong one would not show.
 inline constexpr const char* kExperiment = R"(
 numerics = "invariant"
 [run]
@@ -49,7 +50,7 @@ format = "plain"
 [task]
 type = "arithmetic"
 kind = "sums"
-reward = { type = "exact" }
+reward = { type = "regex", pattern = "7$" }
 [rollout]
 workers = 2
 kv_cache = "8MiB"
