@@ -10,6 +10,7 @@
 #include "actors/runtime/frame.h"
 #include "actors/runtime/process.h"
 #include "actors/supervisor/supervisor.h"
+#include "base/json.h"
 #include "cli/casting.h"
 #include "cli/common.h"
 #include "cli/dry_run.h"
@@ -114,9 +115,9 @@ Result<experiment::Loaded> load(const RunArguments& args) {
     fs::path file = args.resume.empty() ? fs::path(args.from) : fs::path(args.resume) / "run.json";
     if (!args.resume.empty() && !fs::exists(file)) file = fs::path("runs") / args.resume / "run.json";
     TROUPE_TRY(const auto text, read_file(file));
-    const json run = json::parse(text, nullptr, false);
-    if (run.is_discarded() || !run.contains("experiment")) return fail(ErrorCode::kCorrupt, file.string() + " is not the run.json of a run");
-    return experiment::load_experiment_json(run["experiment"], file.string(), args.sets);
+    const auto run = parse_json(text, file.string());
+    if (!run || !run->contains("experiment")) return fail(ErrorCode::kCorrupt, file.string() + " is not the run.json of a run");
+    return experiment::load_experiment_json((*run)["experiment"], file.string(), args.sets);
   }
   return experiment::load_experiment({args.files.begin(), args.files.end()}, args.sets);
 }
