@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
+
 namespace troupe::actors {
 
 using nlohmann::json;
@@ -40,33 +42,43 @@ std::string encode_frame(const WorkerFrame& f) {
       .dump();
 }
 
+namespace {
+
+template <class T>
+Status take(const json& object, const char* key, T& into) {
+  auto value = json_field<T>(object, key);
+  if (!value) return fail(ErrorCode::kCorrupt, "the start frame is damaged: " + value.error().message);
+  into = *std::move(value);
+  return {};
+}
+
+} // namespace
+
 Result<WorkerFrame> decode_frame(std::string_view text) {
-  try {
-    const json j = json::parse(text);
-    WorkerFrame f;
-    j.at("run_id").get_to(f.run_id);
-    j.at("run_folder").get_to(f.run_folder);
-    j.at("term").get_to(f.term);
-    j.at("epoch").get_to(f.epoch);
-    j.at("name").get_to(f.name);
-    j.at("role").get_to(f.role);
-    j.at("index").get_to(f.index);
-    j.at("incarnation").get_to(f.incarnation);
-    j.at("node").get_to(f.node);
-    j.at("head_host").get_to(f.head_host);
-    j.at("head_port").get_to(f.head_port);
-    j.at("certificate").get_to(f.credential.certificate);
-    j.at("key").get_to(f.credential.key);
-    j.at("authority").get_to(f.credential.authority);
-    j.at("joined").get_to(f.joined);
-    j.at("bulk_device").get_to(f.bulk_device);
-    j.at("lease_ms").get_to(f.lease_ms);
-    j.at("head_wait_ms").get_to(f.head_wait_ms);
-    j.at("experiment").get_to(f.experiment);
-    return f;
-  } catch (const json::exception& e) {
-    return fail(ErrorCode::kCorrupt, std::string("the start frame is damaged: ") + e.what());
-  }
+  TROUPE_TRY(const json j, parse_json(text, "the start frame"));
+  WorkerFrame f;
+  TROUPE_TRY_STATUS(take(j, "run_id", f.run_id));
+  TROUPE_TRY_STATUS(take(j, "run_folder", f.run_folder));
+  TROUPE_TRY_STATUS(take(j, "term", f.term));
+  TROUPE_TRY_STATUS(take(j, "epoch", f.epoch));
+  TROUPE_TRY_STATUS(take(j, "name", f.name));
+  TROUPE_TRY_STATUS(take(j, "role", f.role));
+  TROUPE_TRY_STATUS(take(j, "index", f.index));
+  TROUPE_TRY_STATUS(take(j, "incarnation", f.incarnation));
+  TROUPE_TRY_STATUS(take(j, "node", f.node));
+  TROUPE_TRY_STATUS(take(j, "head_host", f.head_host));
+  TROUPE_TRY_STATUS(take(j, "head_port", f.head_port));
+  TROUPE_TRY_STATUS(take(j, "certificate", f.credential.certificate));
+  TROUPE_TRY_STATUS(take(j, "key", f.credential.key));
+  TROUPE_TRY_STATUS(take(j, "authority", f.credential.authority));
+  const auto joined = j.find("joined");
+  if (joined == j.end() || !joined->is_boolean()) return fail(ErrorCode::kCorrupt, "the start frame is damaged: field \"joined\" is missing or of the wrong kind");
+  f.joined = joined->get<bool>();
+  TROUPE_TRY_STATUS(take(j, "bulk_device", f.bulk_device));
+  TROUPE_TRY_STATUS(take(j, "lease_ms", f.lease_ms));
+  TROUPE_TRY_STATUS(take(j, "head_wait_ms", f.head_wait_ms));
+  TROUPE_TRY_STATUS(take(j, "experiment", f.experiment));
+  return f;
 }
 
 Result<FileDescriptor> frame_file(std::string_view text) {

@@ -47,7 +47,8 @@ Result<Replayed> replay(const std::filesystem::path& path) {
     const bool last = end + 1 == content.size();
     if (!record && last) break;
     if (!record) return fail(ErrorCode::kCorrupt, path.string() + ":" + std::to_string(line) + ": the control log is damaged: " + record.error().message);
-    TROUPE_TRY_STATUS(protocol::apply(replayed.state, *record));
+    if (const auto applied = protocol::apply(replayed.state, *record); !applied)
+      return fail(ErrorCode::kCorrupt, path.string() + ":" + std::to_string(line) + ": the control log is damaged: " + applied.error().message);
     good = end + 1;
   }
   replayed.bytes = content.size();
@@ -73,15 +74,33 @@ Result<ControlLog::Opened> ControlLog::open(const std::filesystem::path& path) {
   return opened;
 }
 
-void ControlLog::append(const protocol::control::Record& record) {
+Status ControlLog::write(const protocol::control::Record& record) {
+  protocol::control::State next = state_;
+  if (const auto applied = protocol::apply(next, record); !applied) // it would make the log unreadable
+    return fail(ErrorCode::kInvalidArgument, "the control log does not take a record: " + applied.error().message);
   const std::string line = encode(record);
-  (void)protocol::apply(state_, record); // a record that is refused is refused again when it is read
   Status done = write_all(file_.get(), std::as_bytes(std::span(line)), path_);
-  bytes_ += line.size();
   if (done && protocol::must_be_durable(record) && ::fdatasync(file_.get()) != 0) done = tl::unexpected(system_error("fsync", path_, errno));
-  if (done && bytes_ >= compact_at_) return compact();
+  if (!done) { // half a line would spoil the next one
+    if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) log_error(system_error("repair", path_, errno).to_string());
+    return done;
+  }
+  state_ = std::move(next);
+  bytes_ += line.size();
+  if (bytes_ >= compact_at_) compact();
+  return {};
+}
+
+void ControlLog::append(const protocol::control::Record& record) {
+  const Status done = write(record);
   if (done || std::exchange(complained_, true)) return;
   log_error(done.error().to_string() + "; a restart of the supervisor may not know of what follows");
+}
+
+Status ControlLog::append_or_fail(const protocol::control::Record& record) {
+  auto done = write(record);
+  if (!done) return fail(done.error().code, done.error().message + "; make room in the run folder and continue it with --resume");
+  return {};
 }
 
 void ControlLog::compact() {

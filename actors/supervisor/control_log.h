@@ -23,14 +23,19 @@ class ControlLog {
   /// What the log says, without opening it for writing. Errors: as `open`.
   [[nodiscard]] static Result<protocol::control::State> read(const std::filesystem::path& path);
 
-  /// Survives this process when it returns, and the machine if protocol::must_be_durable says so. A disk that is full is reported once on
-  /// the log: control goes on without the record. From time to time the log is replaced by the fewest records that say the same.
+  /// Survives this process when it returns, and the machine if protocol::must_be_durable says so. From time to time the log is replaced by
+  /// the fewest records that say the same. A disk that is full is reported once on the log: control goes on without the record, and a
+  /// restart goes back further than it had to.
   void append(const protocol::control::Record& record);
+  /// For what must not take effect unless it is remembered: a term or an epoch that is used twice fences nobody off.
+  /// Errors: as system_error, kResourceExhausted on a full disk; nothing of the record is in the log.
+  [[nodiscard]] Status append_or_fail(const protocol::control::Record& record);
 
  private:
   ControlLog(FileDescriptor file, std::filesystem::path path) : file_(std::move(file)), path_(std::move(path)) {}
   FileDescriptor file_;
   std::filesystem::path path_;
+  Status write(const protocol::control::Record& record);
   void compact();
 
   protocol::control::State state_;

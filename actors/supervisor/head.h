@@ -45,6 +45,8 @@ struct HeadStart {
   std::map<protocol::Role, protocol::control::WantedCount> wanted; ///< Scales of earlier terms.
   std::vector<PolicyVersion> commits;
   std::optional<protocol::control::State> warm; ///< The log, when its agent is alive.
+  std::optional<protocol::RunPosition> warm_commit; ///< What the living run may be taken back to, with its ledger.
+  protocol::LedgerSnapshot warm_ledger;
 };
 
 /// The node agent of this machine.

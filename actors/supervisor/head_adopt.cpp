@@ -23,7 +23,9 @@ void Head::begin_cold(const std::string& why_not_warm) {
     observer_.say("troupe: the processes of the lost supervisor cannot go on (" + why_not_warm + "); back to the newest checkpoint");
     observer_.event("not_adopted", "", {{"reason", why_not_warm}});
   }
-  if (start_.epoch > 0) log_.append(protocol::control::Epoch{start_.epoch});
+  if (start_.epoch > 0)
+    if (const auto logged = log_.append_or_fail(protocol::control::Epoch{start_.epoch}); !logged)
+      return run_event(protocol::run::Broken{"the run cannot begin: " + logged.error().to_string()});
   if (start_.warm) restore_tally(start_.warm->tally);
   run_event(protocol::run::Start{start_.position, start_.epoch});
   if (ended_) return; // every stage was done already: nobody is needed
@@ -42,11 +44,8 @@ void Head::begin_warm(PolicyVersion rank) {
   const auto start = protocol::warm_start(*start_.warm, rank);
   if (!start) return begin_cold("the rank holds " + to_string(rank) + ", the log says " + to_string(start_.warm->position.version));
   begun_ = true;
-  std::optional<protocol::RunPosition> committed;
-  if (start_.position != protocol::RunPosition{}) {
-    committed = start_.position;
-    commits_[committed->version] = {commit_folder(committed->version), start_.ledger};
-  }
+  const std::optional<protocol::RunPosition> committed = start_.warm_commit;
+  if (committed) commits_[committed->version] = {commit_folder(committed->version), start_.warm_ledger};
   start_.epoch = rank.epoch;
   start_.ledger = {}; // of the run's start: what a rollback without a commit returns to
   commit_ = protocol::CheckpointCommit(options_.commit, rank.epoch, 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/supervisor/control_log.h"
+#include "actors/supervisor/control_request.h"
 #include "actors/supervisor/head_internal.h"
 
 namespace troupe::actors {
@@ -178,7 +179,8 @@ json Head::scale(const json& request) {
   if (count > options_.membership.workers_max)
     return {{"ok", false}, {"error", "at most " + std::to_string(options_.membership.workers_max) + " workers of a role, got " + std::to_string(count)}};
   const pm::SetWanted wanted{*role, static_cast<std::uint32_t>(count), membership_.generation(*role) + 1};
-  log_.append(protocol::control::Wanted{wanted.role, wanted.count, wanted.generation}); // before it takes effect
+  if (const auto logged = log_.append_or_fail(protocol::control::Wanted{wanted.role, wanted.count, wanted.generation}); !logged) // before it takes effect
+    return {{"ok", false}, {"error", logged.error().to_string()}};
   observer_.event("scale", std::string(to_string(*role)), {{"count", count}, {"generation", wanted.generation}});
   member_event(wanted);
   return {{"ok", true}, {"role", std::string(to_string(*role))}, {"count", count}, {"generation", wanted.generation}};
@@ -190,7 +192,8 @@ json Head::set(const json& request) {
   const auto fresh = options_.recast(experiment);
   if (!fresh) return {{"ok", false}, {"error", fresh.error().to_string()}};
   if (fresh->stages.size() != options_.stages.size()) return {{"ok", false}, {"error", "the stages of a live run cannot be changed"}};
-  log_.append(protocol::control::Setting{text}); // before it takes effect
+  if (const auto logged = log_.append_or_fail(protocol::control::Setting{text}); !logged) // before it takes effect
+    return {{"ok", false}, {"error", logged.error().to_string()}};
   frame_.experiment = experiment;                // of workers that start later
   for (std::uint32_t i = 0; i < fresh->stages.size(); ++i) {
     const protocol::StageSpec& spec = fresh->stages[i].spec;
@@ -206,9 +209,10 @@ json Head::set(const json& request) {
 }
 
 std::string Head::answer(const std::string& line) {
-  const json request = json::parse(line, nullptr, false);
-  if (request.is_discarded() || !request.is_object()) return R"({"ok":false,"error":"a request is one JSON object on one line"})";
-  const std::string command = request.value("command", "");
+  const auto parsed = parse_control_request(line);
+  if (!parsed) return json{{"ok", false}, {"error", parsed.error().to_string()}}.dump();
+  const json& request = *parsed;
+  const std::string command = request["command"];
   if (command == "status") return json{{"ok", true}, {"status", status_json()}}.dump();
   if (command == "actors") return json{{"ok", true}, {"result", actors_json()}}.dump();
   if (command == "scale") return scale(request).dump();

@@ -58,9 +58,10 @@ void Head::perform(const prun::StartExport& e) { send_rank(ExportModel{static_ca
 void Head::perform(const prun::DrainRollouts&) { rollout_event(pr::Drain{}); }
 
 void Head::perform(const prun::Rollback& e) {
+  if (const auto logged = log_.append_or_fail(protocol::control::Epoch{e.epoch}); !logged)
+    return run_event(prun::Broken{"epoch " + std::to_string(e.epoch) + " (" + e.reason + ") cannot begin: " + logged.error().to_string()});
   observer_.say("troupe: rolling back to the newest checkpoint, epoch " + std::to_string(e.epoch) + ": " + e.reason);
   observer_.event("rollback", "", {{"epoch", e.epoch}, {"reason", e.reason}});
-  log_.append(protocol::control::Epoch{e.epoch});
   rolled_back_ = true;
   saving_.reset();
   batch_.reset();

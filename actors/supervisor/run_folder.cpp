@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/runtime/process.h"
+#include "base/json.h"
 
 namespace troupe::actors {
 namespace {
@@ -55,19 +56,20 @@ bool is_live(const ControlPoint& point) { return point.pid > 0 && point.start_ti
 
 Result<ControlPoint> read_control_point(const fs::path& folder) {
   TROUPE_TRY(const auto text, read_file(folder / "control.json"));
-  try {
-    const json j = json::parse(text);
+  const auto read = [&]() -> Result<ControlPoint> {
+    TROUPE_TRY(const json j, parse_json(text, ""));
     ControlPoint point;
-    j.at("run_id").get_to(point.run_id);
-    j.at("run").get_to(point.run_name);
-    point.folder = j.at("folder").get<std::string>();
-    point.socket = j.at("socket").get<std::string>();
-    point.pid = j.at("pid").get<int>();
-    j.at("start_ticks").get_to(point.start_ticks);
+    TROUPE_TRY(point.run_id, json_field<std::string>(j, "run_id"));
+    TROUPE_TRY(point.run_name, json_field<std::string>(j, "run"));
+    TROUPE_TRY(point.folder, json_field<std::string>(j, "folder"));
+    TROUPE_TRY(point.socket, json_field<std::string>(j, "socket"));
+    TROUPE_TRY(point.pid, json_field<std::int32_t>(j, "pid"));
+    TROUPE_TRY(point.start_ticks, json_field<std::uint64_t>(j, "start_ticks"));
     return point;
-  } catch (const json::exception& e) {
-    return fail(ErrorCode::kCorrupt, (folder / "control.json").string() + " is damaged: " + e.what());
-  }
+  };
+  auto point = read();
+  if (!point) return fail(ErrorCode::kCorrupt, (folder / "control.json").string() + " is damaged: " + point.error().message);
+  return point;
 }
 
 Result<RunFolder> RunFolder::create(const fs::path& folder, const std::string& run_json) {

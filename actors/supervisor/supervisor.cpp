@@ -17,6 +17,7 @@
 #include "actors/supervisor/head_internal.h"
 #include "actors/supervisor/run_folder.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "checkpoint/repository.h"
@@ -31,34 +32,68 @@ std::string new_run_id(const SupervisorOptions& options) {
   return hex64(mix64(mix64(now, static_cast<std::uint64_t>(::getpid())), hash64(options.folder.string())));
 }
 
+struct CommitStart {
+  protocol::RunPosition position;
+  protocol::LedgerSnapshot ledger;
+};
+
+Result<CommitStart> start_of(const checkpoint::Loaded& commit) {
+  const auto damaged = [&](const std::string& why) { return fail(ErrorCode::kCorrupt, commit.folder().string() + ": the commit record is damaged: " + why); };
+  const checkpoint::Record& record = commit.record();
+  const auto where = record.extra.find("position");
+  const std::string* text = record.blob("ledger");
+  if (where == record.extra.end()) return damaged("it says no position");
+  if (text == nullptr) return damaged("it holds no ledger");
+  const auto position = protocol::position_from_json(*where);
+  if (!position) return damaged(position.error().message);
+  const auto json = parse_json(*text, "the ledger");
+  if (!json) return damaged(json.error().to_string());
+  auto ledger = protocol::ledger_from_json(*json);
+  if (!ledger) return damaged(ledger.error().message);
+  return CommitStart{*position, *std::move(ledger)};
+}
+
+bool take_as_warm(HeadStart& start, CommitStart found) {
+  if (!protocol::may_return_to(*start.warm, found.position.version, found.ledger)) return false;
+  start.warm_commit = found.position;
+  start.warm_ledger = std::move(found.ledger);
+  return true;
+}
+
+// An older commit that the living run may be taken back to.
+Status find_warm_commit(const checkpoint::Repository& repository, const std::vector<checkpoint::CommitName>& commits, HeadStart& start) {
+  for (const checkpoint::CommitName& commit : commits) {
+    const auto loaded = repository.load(commit.folder);
+    if (!loaded) continue; // passed over above
+    TROUPE_TRY(auto found, start_of(*loaded));
+    if (take_as_warm(start, std::move(found))) return {};
+  }
+  return {};
+}
+
 // Where a resumed run goes on: the newest commit whose bytes are right, and the control log.
 Status find_start(const SupervisorOptions& options, const protocol::control::State& control, HeadStart& start) {
   start.term = control.term + 1;
   start.wanted = control.wanted;
   if (!options.resume) return {};
+  if (control.agent && process_start_ticks(control.agent->pid) == control.agent->start_ticks) {
+    if (!control.ended) start.warm = control;
+    else ::kill(control.agent->pid, SIGKILL); // the run had ended, and it had not noticed
+  }
   const checkpoint::Repository repository(options.folder / "checkpoints");
-  TROUPE_TRY_STATUS(repository.sweep());
+  if (!start.warm) TROUPE_TRY_STATUS(repository.sweep()); // else a writer may be at work
   TROUPE_TRY(const auto newest, repository.newest_valid());
   for (const auto& skipped : newest.skipped) log_warning("passing over " + skipped.folder.string() + ": " + skipped.reason);
   TROUPE_TRY(const auto commits, repository.list());
   for (const auto& commit : commits) start.commits.push_back(commit.version);
   start.epoch = control.epoch + 1;
-  if (control.agent && process_start_ticks(control.agent->pid) == control.agent->start_ticks) {
-    if (!control.ended) start.warm = control;
-    else ::kill(control.agent->pid, SIGKILL); // the run had ended, and it had not noticed
-  }
   if (!newest.loaded) return {}; // nothing was committed yet: from the start, in a new epoch
-  const checkpoint::Record& record = newest.loaded->record();
-  try {
-    TROUPE_TRY(start.position, protocol::position_from_json(record.extra.at("position")));
-    const std::string* ledger = record.blob("ledger");
-    if (ledger == nullptr) return fail(ErrorCode::kCorrupt, newest.loaded->folder().string() + " holds no ledger");
-    TROUPE_TRY(start.ledger, protocol::ledger_from_json(nlohmann::json::parse(*ledger)));
-  } catch (const nlohmann::json::exception& e) {
-    return fail(ErrorCode::kCorrupt, newest.loaded->folder().string() + ": the commit record is damaged: " + e.what());
-  }
-  start.epoch = std::max(start.epoch, record.version.epoch + 1);
-  return {};
+  TROUPE_TRY(auto begin, start_of(*newest.loaded));
+  start.position = begin.position;
+  start.ledger = std::move(begin.ledger);
+  start.epoch = std::max(start.epoch, newest.loaded->record().version.epoch + 1);
+  if (!start.warm || take_as_warm(start, {start.position, start.ledger})) return {};
+  return find_warm_commit(repository, commits, start);
 }
 
 Result<pid_t> start_agent(ProcessKeeper& keeper, const WorkerFrame& base, const FileDescriptor& self_exe) {
@@ -160,7 +195,7 @@ Result<HeadOutcome> run_supervisor(const SupervisorOptions& options) {
   TROUPE_TRY(auto opened, ControlLog::open(options.folder / "control.log"));
   HeadStart start;
   TROUPE_TRY_STATUS(find_start(options, opened.state, start));
-  opened.log->append(protocol::control::Term{start.term});
+  TROUPE_TRY_STATUS(opened.log->append_or_fail(protocol::control::Term{start.term}));
   WorkerFrame frame;
   frame.run_id = new_run_id(options);
   frame.run_folder = options.folder.string();

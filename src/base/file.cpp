@@ -32,7 +32,7 @@ Error system_error(std::string_view action, const fs::path& path, int error_numb
   ErrorCode code = ErrorCode::kUnavailable;
   if (error_number == ENOENT) code = ErrorCode::kNotFound;
   if (error_number == EEXIST) code = ErrorCode::kAlreadyExists;
-  if (error_number == ENOSPC || error_number == EDQUOT || error_number == ENOMEM) code = ErrorCode::kResourceExhausted;
+  if (error_number == ENOSPC || error_number == EDQUOT || error_number == ENOMEM || error_number == EFBIG) code = ErrorCode::kResourceExhausted;
   return Error{code, "cannot " + std::string(action) + " " + path.string() + ": " + std::strerror(error_number), ""};
 }
 

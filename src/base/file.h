@@ -31,7 +31,7 @@ class FileDescriptor {
 };
 
 /// The error of the last failed system call: "cannot open runs/a.json: No such file or directory".
-/// kNotFound for ENOENT, kAlreadyExists for EEXIST, kResourceExhausted for ENOSPC/EDQUOT/ENOMEM, else kUnavailable.
+/// kNotFound for ENOENT, kAlreadyExists for EEXIST, kResourceExhausted for ENOSPC/EDQUOT/EFBIG/ENOMEM, else kUnavailable.
 [[nodiscard]] Error system_error(std::string_view action, const std::filesystem::path& path, int error_number);
 
 /// The whole file. Errors: as system_error; kInvalidArgument when it is longer than `bytes_max`.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/json.h"
 #include "checkpoint/json_fields.h"
 
 namespace troupe::checkpoint {
@@ -51,7 +52,7 @@ std::string encode(const CommitText& commit) {
 }
 
 Result<CommitText> decode(std::string_view text) {
-  nlohmann::json body = nlohmann::json::parse(text, nullptr, false);
+  TROUPE_TRY(nlohmann::json body, parse_json(text, ""));
   if (!body.is_object()) return fail(ErrorCode::kCorrupt, "not a JSON object");
   if (dump(body) != text) return fail(ErrorCode::kCorrupt, "not as it was written");
   TROUPE_TRY(const std::uint64_t digest, hex_field(body, "digest"));

@@ -3,12 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <type_traits>
 
-#include "base/result.h"
+#include "base/json.h"
 
 namespace troupe::checkpoint {
 
@@ -17,22 +14,10 @@ namespace troupe::checkpoint {
   return json.is_number_unsigned() || (json.is_number_integer() && json.get<std::int64_t>() >= 0);
 }
 
-/// The unsigned integer or string `key` of an object. Errors: kCorrupt naming the key.
+/// The integer or string `key` of an object. Errors: kCorrupt naming the key.
 template <class T>
 [[nodiscard]] Result<T> field(const nlohmann::json& object, const char* key) {
-  const auto corrupt = [key] {
-    return fail(ErrorCode::kCorrupt, std::string("field \"") + key + "\" is missing or of the wrong kind");
-  };
-  if (!object.is_object()) return corrupt();
-  const auto found = object.find(key);
-  if (found == object.end()) return corrupt();
-  if constexpr (std::is_same_v<T, std::string>) {
-    if (!found->is_string()) return corrupt();
-  } else {
-    static_assert(std::is_unsigned_v<T>);
-    if (!is_count(*found) || found->template get<std::uint64_t>() > std::numeric_limits<T>::max()) return corrupt();
-  }
-  return found->template get<T>();
+  return json_field<T>(object, key);
 }
 
 /// 16 hexadecimal digits back to a number. Errors: kCorrupt.

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "cli/experiment/load.h"
 #include "data/arithmetic.h"
 #include "data/bpe_trainer.h"
@@ -87,7 +88,8 @@ actors::SupervisorOptions supervisor_options(const Experiment& e) {
   o.experiment = experiment::experiment_to_json(e).dump();
   o.config_digest = hex64(hash64(std::string_view(o.experiment)));
   o.recast = [](const std::string& text) -> Result<actors::SupervisorOptions> {
-    TROUPE_TRY(const auto changed, experiment::experiment_from_json(nlohmann::json::parse(text, nullptr, false)));
+    TROUPE_TRY(const auto document, parse_json(text, "the experiment"));
+    TROUPE_TRY(const auto changed, experiment::experiment_from_json(document));
     return supervisor_options(changed);
   };
   o.seed = e.run.seed;

@@ -1,11 +1,11 @@
 // troupe join: this machine plays in a run of another one.
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "actors/node/join.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "cli/casting.h"
 #include "cli/common.h"
 #include "cli/experiment/load.h"
@@ -22,7 +22,8 @@ struct JoinArguments {
 
 // The workers here find in the node's folder what those of the head's machine find in the run's.
 Result<std::string> prepare(const actors::WorkerFrame& frame) {
-  TROUPE_TRY(const auto experiment, experiment::experiment_from_json(nlohmann::json::parse(frame.experiment)));
+  TROUPE_TRY(const auto document, parse_json(frame.experiment, "the run's experiment"));
+  TROUPE_TRY(const auto experiment, experiment::experiment_from_json(document));
   std::error_code ec;
   if (!experiment.model.path.empty() && !fs::exists(experiment.model.path, ec))
     return fail(ErrorCode::kNotFound, "the run's model " + experiment.model.path + " is not on this machine; copy it to the same path");

@@ -11,6 +11,7 @@
 #include "actors/runtime/process.h"
 #include "actors/supervisor/control_log.h"
 #include "actors/supervisor/supervisor.h"
+#include "base/json.h"
 #include "cli/casting.h"
 #include "cli/common.h"
 #include "cli/dry_run.h"
@@ -115,15 +116,15 @@ Result<experiment::Loaded> load(const RunArguments& args) {
     fs::path file = args.resume.empty() ? fs::path(args.from) : fs::path(args.resume) / "run.json";
     if (!args.resume.empty() && !fs::exists(file)) file = fs::path("runs") / args.resume / "run.json";
     TROUPE_TRY(const auto text, read_file(file));
-    const json run = json::parse(text, nullptr, false);
-    if (run.is_discarded() || !run.contains("experiment")) return fail(ErrorCode::kCorrupt, file.string() + " is not the run.json of a run");
+    const auto run = parse_json(text, file.string());
+    if (!run || !run->contains("experiment")) return fail(ErrorCode::kCorrupt, file.string() + " is not the run.json of a run");
     std::vector<std::string> sets;
     if (!args.resume.empty()) { // what was changed while it went on holds
       TROUPE_TRY(const auto control, actors::ControlLog::read(file.parent_path() / "control.log"));
       sets = control.settings;
     }
     sets.insert(sets.end(), args.sets.begin(), args.sets.end());
-    return experiment::load_experiment_json(run["experiment"], file.string(), sets);
+    return experiment::load_experiment_json((*run)["experiment"], file.string(), sets);
   }
   return experiment::load_experiment({args.files.begin(), args.files.end()}, args.sets);
 }

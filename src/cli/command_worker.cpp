@@ -4,6 +4,7 @@
 
 #include "actors/checkpoint_writer/writer_actor.h"
 #include "actors/node/node_agent.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "cli/casting.h"
 #include "cli/common.h"
@@ -20,7 +21,8 @@ Status run_node() {
 
 Status run_role() {
   TROUPE_TRY(const auto frame, actors::read_frame());
-  TROUPE_TRY(const auto experiment, experiment::experiment_from_json(nlohmann::json::parse(frame.experiment)));
+  TROUPE_TRY(const auto document, parse_json(frame.experiment, "the experiment of the start frame"));
+  TROUPE_TRY(const auto experiment, experiment::experiment_from_json(document));
   if (frame.role == "environment") {
     const auto options = environment_options(experiment);
     return actors::run_environment(frame, options);

@@ -27,8 +27,8 @@ Result<actors::ControlPoint> find_run(const Target& target) {
     if (runs.size() == 1) return runs.front();
     if (runs.empty()) return fail(ErrorCode::kUnavailable, "no run of this user is going on");
     std::string names;
-    for (const auto& run : runs) names += "\n  --run " + run.folder.string() + "   (" + run.run_name + ", supervisor pid " + std::to_string(run.pid) + ")";
-    return fail(ErrorCode::kInvalidArgument, "several runs are going on; say which one:" + names);
+    for (const auto& run : runs) names += (names.empty() ? "" : ", ") + ("--run " + run.folder.string()) + " (" + run.run_name + ", supervisor pid " + std::to_string(run.pid) + ")";
+    return fail(ErrorCode::kInvalidArgument, "several runs are going on; say which one: " + names);
   }
   for (const auto& run : actors::live_runs())
     if (run.run_name == target.run) return run;

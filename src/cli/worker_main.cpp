@@ -6,6 +6,7 @@
 #include "actors/policy/policy.h"
 #include "actors/rank/rank_actor.h"
 #include "actors/rollout/rollout_actor.h"
+#include "base/json.h"
 #include "cli/casting_worker.h"
 #include "cli/experiment/load.h"
 
@@ -15,7 +16,8 @@ using namespace troupe;
 
 Status run(std::string_view mode) {
   TROUPE_TRY(const auto frame, actors::read_frame());
-  TROUPE_TRY(const auto experiment, experiment::experiment_from_json(nlohmann::json::parse(frame.experiment)));
+  TROUPE_TRY(const auto document, parse_json(frame.experiment, "the experiment of the start frame"));
+  TROUPE_TRY(const auto experiment, experiment::experiment_from_json(document));
   // `check`: loads the policy once before a run starts, so that a broken model is one sentence and not a failed run.
   if (mode == "check") return actors::load_policy(cli::rank_options(experiment, frame).policy, true).map([](const auto&) {});
   if (frame.role == "rank") {

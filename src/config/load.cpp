@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "config/merge.h"
 #include "config/output.h"
 #include "config/toml_parse.h"
@@ -36,13 +37,13 @@ class Loader {
     }
     if (path.extension() == ".json") {
       const int source = diagnostics_.sources.add_flag(path.string());
-      nlohmann::json document = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-      if (document.is_discarded()) {
+      const auto document = parse_json(*text, path.string());
+      if (!document) {
         merged_.syntax_ok = false;
-        diagnostics_.error("", {{source, 0, 0, 1}, "not valid JSON", {}, {}});
+        diagnostics_.error("", {{source, 0, 0, 1}, "the file " + document.error().message, {}, {}});
         return;
       }
-      layer(from_json(document, {source, 0, 0, 1}));
+      layer(from_json(*document, {source, 0, 0, 1}));
       return;
     }
     const int source = diagnostics_.sources.add_file(path.string(), *text);
@@ -79,7 +80,7 @@ class Loader {
       assignments.push_back({std::move(keys), trimmed(flag.substr(equals + 1)), origin});
     }
     // A flag that picks a variant acts before those that set the variant's keys, wherever it stands.
-    std::ranges::stable_partition(assignments, [this](const Assignment& a) {
+    std::stable_partition(assignments.begin(), assignments.end(), [this](const Assignment& a) {
       const Section* owner = nullptr;
       const Field* field = find_field(schema_, a.keys, 0, &owner);
       return field != nullptr && !owner->variant_key().empty() && field->key == owner->variant_key();

@@ -4,12 +4,53 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <vector>
 
 namespace troupe::config {
 namespace {
 
 constexpr int kRecoveriesMax = 8;  // single broken lines of one file that are reported together
+
+constexpr int kKeyPartsMax = 64;  // of one dotted key; toml++ nests as deep as a key is long, and so does its recursion
+
+struct Refusal {
+  int line = 0;
+  std::string why;
+};
+
+// What toml++ must not see, as it would not return from it: a dotted key without end, and characters outside ASCII where neither a string nor a
+// comment is (TOML has none there). The text need not be valid.
+std::optional<Refusal> refusal_of(std::string_view text) {
+  int line = 1, dots = 0;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') ++line;
+    if (c == '"' || c == '\'') {
+      const bool many_lines = text.substr(i).starts_with(std::string(3, c));
+      const std::string_view fence = text.substr(i, many_lines ? 3 : 1);
+      for (i += fence.size(); i < text.size() && !text.substr(i).starts_with(fence); ++i) {
+        if (text[i] == '\\' && c == '"' && i + 1 < text.size()) ++i;
+        if (text[i] == '\n') ++line;
+        if (text[i] == '\n' && !many_lines) break;  // not closed
+      }
+      i += fence.size();
+      for (int extra = 0; many_lines && extra < 2 && i < text.size() && text[i] == c; ++extra) ++i;  // quotes right before the fence
+      i = std::min(i, text.size()) - 1;
+    } else if (c == '#') {
+      i = std::min(text.find('\n', i), text.size()) - 1;
+      dots = 0;
+    } else if (static_cast<unsigned char>(c) >= 0x80) {
+      return Refusal{line, "a character outside ASCII needs quotes"};
+    } else if (c == '.') {
+      if (++dots >= kKeyPartsMax) return Refusal{line, "a key has more than " + std::to_string(kKeyPartsMax) + " parts"};
+    } else if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '-' && c != ' ' && c != '\t') {
+      dots = 0;
+    }
+  }
+  return {};
+}
 
 Origin to_origin(const toml::source_region& region, int source) {
   Origin origin{source, static_cast<int>(region.begin.line), static_cast<int>(region.begin.column), 1};
@@ -77,9 +118,12 @@ std::optional<Origin> first_definition(std::string_view text, int line, std::str
 
 // The dotted path of the last [header] before `line`: toml++ names a duplicate key without its table.
 std::string header_before(std::string_view text, int line) {
-  for (int i = line - 1; i >= 1; --i) {
-    const Line at = line_at(text, i);
-    std::string_view row = text.substr(at.begin, at.end - at.begin);
+  text = text.substr(0, line_at(text, line).begin);
+  while (!text.empty()) {
+    text.remove_suffix(1);  // the newline
+    const std::size_t begin = text.rfind('\n') + 1;  // 0 when there is none
+    std::string_view row = text.substr(begin);
+    text = text.substr(0, begin);
     while (!row.empty() && (row.front() == ' ' || row.front() == '\t')) row.remove_prefix(1);
     if (!row.starts_with('[')) continue;
     row.remove_prefix(row.starts_with("[[") ? 2 : 1);
@@ -125,6 +169,11 @@ Diagnostic describe_error(const toml::parse_error& error, std::string_view text,
 }  // namespace
 
 Value parse_toml(std::string_view text, int source, Diagnostics& diagnostics, bool& complete) {
+  if (const auto refused = refusal_of(text)) {
+    complete = false;
+    diagnostics.error("", {{source, refused->line, 1, 1}, refused->why, {}, {}});
+    return {};
+  }
   std::string remaining(text);
   std::vector<Diagnostic> found;
   for (int attempt = 0; attempt <= kRecoveriesMax; ++attempt) {
@@ -147,6 +196,7 @@ Value parse_toml(std::string_view text, int source, Diagnostics& diagnostics, bo
 }
 
 std::optional<Value> parse_toml_value(std::string_view text, Origin origin) {
+  if (refusal_of(text)) return {};
   const toml::parse_result result = toml::parse("x = " + std::string(text));
   if (!result || result.table().size() != 1) return {};
   Value value = convert(*result.table().get("x"), origin.source);

@@ -62,6 +62,9 @@ const Value* Value::find(std::string_view key) const {
 
 Value* Value::find(std::string_view key) { return const_cast<Value*>(std::as_const(*this).find(key)); }
 
+Value::Value() : data(Table{}) {}
+Value::Value(Data given, Origin where) : data(std::move(given)), origin(where) {}
+
 const Value* Value::at(std::string_view path) const {
   const Value* value = this;
   for (const std::string& key : split_path(path)) {
@@ -85,7 +88,8 @@ Value& Value::set(std::string_view key, Origin key_origin, Value value) {
     member.value = std::move(value);
     return member.value;
   }
-  return table().emplace_back(std::string(key), key_origin, std::move(value)).value;
+  table().push_back({std::string(key), key_origin, std::move(value)});
+  return table().back().value;
 }
 
 void Value::erase(std::string_view key) {

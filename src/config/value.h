@@ -29,8 +29,13 @@ struct Member;
 struct Value {
   using Array = std::vector<Value>;
   using Table = std::vector<Member>;
-  std::variant<bool, std::int64_t, double, std::string, Array, Table, Date> data = Table{};
+  using Data = std::variant<bool, std::int64_t, double, std::string, Array, Table, Date>;
+  Data data;
   Origin origin;
+
+  /// An empty table.
+  Value();
+  Value(Data given, Origin where);
 
   [[nodiscard]] bool is_table() const { return std::holds_alternative<Table>(data); }
   [[nodiscard]] bool is_array() const { return std::holds_alternative<Array>(data); }

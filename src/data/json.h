@@ -1,6 +1,5 @@
 /// @file
-/// JSON that comes from outside: checked depth, places in messages, typed access. For .cpp files
-/// only (the parser is heavy).
+/// JSON that comes from outside: places in messages, typed access. For .cpp files only (the parser is heavy).
 #pragma once
 
 #include <cstdint>
@@ -9,15 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "base/result.h"
+#include "base/json.h"
 
 namespace troupe::data {
-
-inline constexpr int kJsonDepthMax = 64; ///< Deeper than any tokenizer or data set, far from any stack's end.
-
-/// Parses one document. `where` is the file (or file:line) for messages.
-/// Errors: kCorrupt with line and column; also for ill-formed UTF-8 and for nesting deeper than kJsonDepthMax.
-[[nodiscard]] Result<nlohmann::json> parse_json(std::string_view text, const std::string& where);
 
 /// A value inside a document that knows its place, for errors such as "t.json: model.vocab must be
 /// an object, not a string".

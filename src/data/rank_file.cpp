@@ -51,6 +51,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
 Result<std::vector<std::string>> read_ranks(std::string_view text, const std::string& file) {
   std::vector<std::string> tokens;
   std::int64_t line_number = 0;
+  const std::int64_t limit = id_limit(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
@@ -66,8 +67,8 @@ Result<std::vector<std::string>> read_ranks(std::string_view text, const std::st
       return fail(ErrorCode::kCorrupt, "'" + replace_ill_formed(line.substr(0, space)) + "' is not base64", where);
     std::int64_t rank = -1;
     const auto [stop, error] = std::from_chars(line.data() + space + 1, line.data() + line.size(), rank);
-    if (error != std::errc() || stop != line.data() + line.size() || rank < 0 || rank >= kVocabularyMax)
-      return fail(ErrorCode::kCorrupt, "the rank must be an integer in 0.." + std::to_string(kVocabularyMax - 1),
+    if (error != std::errc() || stop != line.data() + line.size() || rank < 0 || rank >= limit)
+      return fail(ErrorCode::kCorrupt, "the rank must be an integer in 0.." + std::to_string(limit - 1),
                   where);
     if (static_cast<std::size_t>(rank) >= tokens.size()) tokens.resize(static_cast<std::size_t>(rank) + 1);
     if (!tokens[static_cast<std::size_t>(rank)].empty())
@@ -174,9 +175,10 @@ Result<TokenizerSpec> read_gpt2_files(const std::filesystem::path& vocabulary, c
   TROUPE_TRY_STATUS(root.require_object());
   TokenizerSpec spec;
   IdBySpelling ids;
+  const std::int64_t id_max = id_limit(json.size()) - 1;
   for (const auto& [spelling, number] : json.items()) {
     if (spelling.empty()) return fail(ErrorCode::kCorrupt, "has an empty token", vocabulary.string());
-    const auto id = JsonView(number, vocabulary.string(), "'" + spelling + "'").integer(0, kVocabularyMax - 1);
+    const auto id = JsonView(number, vocabulary.string(), "'" + spelling + "'").integer(0, id_max);
     if (!id) return tl::unexpected(id.error());
     if (static_cast<std::size_t>(*id) >= spec.vocab.size()) spec.vocab.resize(static_cast<std::size_t>(*id) + 1);
     auto& slot = spec.vocab[static_cast<std::size_t>(*id)];

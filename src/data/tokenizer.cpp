@@ -106,9 +106,10 @@ struct Tokenizer::Compiled {
 Status Tokenizer::Compiled::add_tokens() {
   std::string buffer;
   RegexScratch regex;
+  const std::int64_t limit = id_limit(spec.vocab.size() + spec.added.size());
   for (const auto& token : spec.added) {
     const auto id = static_cast<std::size_t>(token.id);
-    if (token.id < 0 || token.id >= kVocabularyMax)
+    if (token.id < 0 || token.id >= limit)
       return fail(ErrorCode::kCorrupt, "added token '" + token.content + "' has the id " + std::to_string(token.id));
     if (token.content.empty())
       return fail(ErrorCode::kCorrupt, "the added token with id " + std::to_string(token.id) + " is empty");

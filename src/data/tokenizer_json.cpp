@@ -200,9 +200,10 @@ Status read_vocab(const JsonView& model, TokenizerSpec& spec, IdBySpelling& ids)
   TROUPE_TRY(const auto vocab, model.at("vocab"));
   TROUPE_TRY_STATUS(vocab.require_object());
   ids.reserve(vocab.value().size());
+  const std::int64_t id_max = id_limit(vocab.value().size()) - 1;
   for (const auto& [spelling, number] : vocab.value().items()) {
     const JsonView entry(number, {}, {});
-    const auto id = entry.integer(0, kVocabularyMax - 1);
+    const auto id = entry.integer(0, id_max);
     if (!id) return vocab.error(ErrorCode::kCorrupt, "gives '" + spelling + "' an id that " + id.error().message);
     if (spelling.empty()) return vocab.error(ErrorCode::kCorrupt, "has an empty token");
     if (static_cast<std::size_t>(*id) >= spec.vocab.size()) spec.vocab.resize(static_cast<std::size_t>(*id) + 1);

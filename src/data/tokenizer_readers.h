@@ -13,6 +13,13 @@
 namespace troupe::data {
 
 inline constexpr std::int64_t kVocabularyMax = 1 << 24; ///< Ids are below this; published vocabularies stay under 2^18.
+inline constexpr std::int64_t kHolesMax = 1 << 16; ///< Ids that no token has: a small file cannot claim a huge table.
+
+/// Ids of a vocabulary with that many entries are below this.
+[[nodiscard]] constexpr std::int64_t id_limit(std::size_t entries) {
+  const auto most = static_cast<std::int64_t>(entries) + kHolesMax;
+  return most < kVocabularyMax ? most : kVocabularyMax;
+}
 
 /// Hugging Face `tokenizer.json`; begin, end and padding tokens come from the `tokenizer_config.json` beside it, if
 /// any. Errors: kCorrupt naming the place; kInvalidArgument naming an unsupported component.

@@ -25,6 +25,8 @@ Status read_yarn(const ConfigReader& scaling, std::int64_t context, RopeSpec& ro
                            ? yarn_magnitude(rope.factor, mscale) / yarn_magnitude(rope.factor, mscale_all)
                            : yarn_magnitude(rope.factor, 1);
   TROUPE_TRY(rope.attention_factor, scaling.number("attention_factor", usual));
+  if (!std::isfinite(rope.attention_factor) || !(rope.beta_fast > 0) || !(rope.beta_slow > 0))
+    return scaling.refuse("the rope scaling needs a finite attention factor, and beta_fast and beta_slow above 0");
   return {};
 }
 
@@ -69,8 +71,9 @@ Result<RopeSpec> read_rope(const ConfigReader& config, std::string_view where, D
     TROUPE_TRY(rotated, inner.number("partial_rotary_factor", rotated));
     TROUPE_TRY_STATUS(read_scaling(inner, sizes.context, rope));
   }
-  rope.width = static_cast<std::int64_t>(static_cast<double>(sizes.head_dim) * rotated);
-  if (!(rotated > 0 && rotated <= 1) || rope.width % 2 != 0 || rope.width < 2)
+  const bool is_part = rotated > 0 && rotated <= 1;
+  rope.width = is_part ? static_cast<std::int64_t>(static_cast<double>(sizes.head_dim) * rotated) : 0;
+  if (rope.width % 2 != 0 || rope.width < 2)
     return config.refuse("'partial_rotary_factor' must leave an even number of channels that rotate");
   sizes.rope_theta = rope.theta;
   return rope;

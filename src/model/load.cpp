@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "model/config_reader.h"
@@ -28,8 +29,8 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 Result<nlohmann::json> read_json(const fs::path& path) {
   TROUPE_TRY(const std::string text, read_file(path, std::uint64_t{64} << 20));
-  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return fail(ErrorCode::kCorrupt, "the file is not JSON (truncated?)", path.string());
+  auto json = parse_json(text, path.string());
+  if (!json) return fail(ErrorCode::kCorrupt, "the file " + json.error().message, path.string());
   return json;
 }
 

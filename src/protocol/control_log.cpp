@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+
+#include "base/json.h"
 
 namespace troupe::protocol {
 
@@ -14,6 +17,8 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
 
 Status fold(State& state, const Term& r) {
   if (r.term <= state.term) {
@@ -60,8 +65,14 @@ Status fold(State& state, const Progress& r) {
   return {};
 }
 
+constexpr std::uint64_t kPromptsAhead = 1 << 20;  // born between one step and the next, at most
+
 Status fold(State& state, const Ordered& r) {
   if (r.from != state.position.version) return {};  // of a state that was rolled back
+  for (const std::uint64_t prompt : r.prompts)
+    if (prompt >= state.ledger.next_prompt && prompt - state.ledger.next_prompt >= kPromptsAhead)
+      return fail(ErrorCode::kCorrupt, "a step was ordered of prompt " + std::to_string(prompt) + ", far beyond prompt " +
+                                           std::to_string(state.ledger.next_prompt) + " that comes next");
   state.ordered = r.prompts;
   state.order_open = true;
   return {};
@@ -103,6 +114,12 @@ std::optional<WarmStart> warm_start(const State& state, PolicyVersion rank) {
   if (rank == at.version) return WarmStart{at, recalled(state.ledger), false};
   if (!state.order_open || rank.step != at.version.step + 1) return std::nullopt;
   return WarmStart{{at.stage, at.stage_step + 1, rank}, recalled(after_delivery(state.ledger, state.ordered)), true};
+}
+
+bool may_return_to(const State& state, PolicyVersion commit, const LedgerSnapshot& ledger) {
+  const PolicyVersion at = state.position.version;
+  if (commit.epoch == at.epoch) return true;
+  return commit.epoch < at.epoch && commit.step <= at.step && ledger.counters.delivered <= state.ledger.counters.delivered;
 }
 
 std::vector<Record> records_of(const State& state) {
@@ -163,39 +180,67 @@ json to_json(const Record& record) {
                     record);
 }
 
-Result<Record> record_from_json(const json& object) {
-  try {
-    const auto kind = object.at("kind").get<std::string>();
-    if (kind == "term") return Term{object.at("term").get<std::uint64_t>()};
-    if (kind == "setting") return Setting{object.at("text").get<std::string>()};
-    if (kind == "epoch") return Epoch{object.at("epoch").get<std::uint32_t>()};
-    if (kind == "wanted") {
-      TROUPE_TRY(const Role role, parse_role(object.at("role").get<std::string>()));
-      return Wanted{role, object.at("count").get<std::uint32_t>(), object.at("generation").get<std::uint64_t>()};
-    }
-    if (kind == "progress" || kind == "committed") {
-      TROUPE_TRY(const RunPosition position, position_from_json(object.at("position")));
-      if (kind == "committed") return Committed{position};
-      TROUPE_TRY(auto ledger, ledger_from_json(object.at("ledger")));
-      return Progress{position, std::move(ledger)};
-    }
-    if (kind == "ordered") {
-      return Ordered{{object.at("epoch").get<std::uint32_t>(), object.at("step").get<std::uint64_t>()},
-                     object.at("prompts").get<std::vector<std::uint64_t>>()};
-    }
-    if (kind == "agent") return Agent{object.at("pid").get<std::int32_t>(), object.at("start_ticks").get<std::uint64_t>()};
-    if (kind == "tally") return Tally{object.at("json").get<std::string>()};
-    if (kind == "ended") {
-      const auto text = object.at("exit").get<std::string>();
-      for (const RunExit exit : {RunExit::kDone, RunExit::kStopped, RunExit::kFailed}) {
-        if (text == to_string(exit)) return Ended{exit};
-      }
-      return fail(ErrorCode::kCorrupt, "a run does not end as '" + text + "'");
-    }
-    return fail(ErrorCode::kCorrupt, "the control log has no record of kind '" + kind + "'");
-  } catch (const json::exception& e) {
-    return fail(ErrorCode::kCorrupt, std::string("a record of the control log does not read: ") + e.what());
+namespace {
+
+Result<Record> ended_from_json(const json& object) {
+  TROUPE_TRY(const auto text, json_field<std::string>(object, "exit"));
+  for (const RunExit exit : {RunExit::kDone, RunExit::kStopped, RunExit::kFailed})
+    if (text == to_string(exit)) return Ended{exit};
+  return fail(ErrorCode::kCorrupt, "a run does not end as '" + text + "'");
+}
+
+Result<Record> ordered_from_json(const json& object) {
+  Ordered r;
+  TROUPE_TRY(r.from.epoch, json_field<std::uint32_t>(object, "epoch"));
+  TROUPE_TRY(r.from.step, json_field<std::uint64_t>(object, "step"));
+  const auto prompts = object.find("prompts");
+  if (prompts == object.end() || !prompts->is_array()) return fail(ErrorCode::kCorrupt, "field \"prompts\" is missing or of the wrong kind");
+  for (const json& prompt : *prompts) {
+    if (!prompt.is_number_unsigned()) return fail(ErrorCode::kCorrupt, "field \"prompts\" holds something that is no prompt id");
+    r.prompts.push_back(prompt.get<std::uint64_t>());
   }
+  return r;
+}
+
+Result<Record> wanted_from_json(const json& object) {
+  Wanted r;
+  TROUPE_TRY(const auto role, json_field<std::string>(object, "role"));
+  TROUPE_TRY(r.role, parse_role(role));
+  TROUPE_TRY(r.count, json_field<std::uint32_t>(object, "count"));
+  TROUPE_TRY(r.generation, json_field<std::uint64_t>(object, "generation"));
+  return r;
+}
+
+Result<json> member(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return fail(ErrorCode::kCorrupt, std::string("field \"") + key + "\" is missing");
+  return *found;
+}
+
+} // namespace
+
+Result<Record> record_from_json(const json& object) {
+  TROUPE_TRY(const auto kind, json_field<std::string>(object, "kind"));
+  if (kind == "wanted") return wanted_from_json(object);
+  if (kind == "ordered") return ordered_from_json(object);
+  if (kind == "ended") return ended_from_json(object);
+  if (kind == "term") return json_field<std::uint64_t>(object, "term").map([](std::uint64_t term) { return Record(Term{term}); });
+  if (kind == "epoch") return json_field<std::uint32_t>(object, "epoch").map([](std::uint32_t epoch) { return Record(Epoch{epoch}); });
+  if (kind == "setting") return json_field<std::string>(object, "text").map([](std::string text) { return Record(Setting{std::move(text)}); });
+  if (kind == "tally") return json_field<std::string>(object, "json").map([](std::string text) { return Record(Tally{std::move(text)}); });
+  if (kind == "agent") {
+    Agent r;
+    TROUPE_TRY(r.pid, json_field<std::int32_t>(object, "pid"));
+    TROUPE_TRY(r.start_ticks, json_field<std::uint64_t>(object, "start_ticks"));
+    return r;
+  }
+  if (kind != "progress" && kind != "committed") return fail(ErrorCode::kCorrupt, "the control log has no record of kind '" + kind + "'");
+  TROUPE_TRY(const auto where, member(object, "position"));
+  TROUPE_TRY(const RunPosition position, position_from_json(where));
+  if (kind == "committed") return Committed{position};
+  TROUPE_TRY(const auto counts, member(object, "ledger"));
+  TROUPE_TRY(auto ledger, ledger_from_json(counts));
+  return Progress{position, std::move(ledger)};
 }
 
 } // namespace troupe::protocol

@@ -101,6 +101,10 @@ struct WarmStart {
 /// What the log and a living rank that holds `rank` add up to; nothing when they do not fit: the run goes back to its newest commit.
 [[nodiscard]] std::optional<control::WarmStart> warm_start(const control::State& state, PolicyVersion rank);
 
+/// Whether the living run that the log tells of may be taken back to a commit. One that a lost epoch left on disk unheard may be ahead of it:
+/// that commit is where a cold start goes on, but not what a warm one goes back to.
+[[nodiscard]] bool may_return_to(const control::State& state, PolicyVersion commit, const LedgerSnapshot& ledger);
+
 /// The fewest records that fold into `state`.
 [[nodiscard]] std::vector<control::Record> records_of(const control::State& state);
 

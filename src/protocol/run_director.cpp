@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/json.h"
 
 namespace troupe::protocol {
 
@@ -315,16 +316,14 @@ nlohmann::json to_json(const RunPosition& position) {
 }
 
 Result<RunPosition> position_from_json(const nlohmann::json& json) {
-  try {
-    RunPosition position;
-    position.stage = json.at("stage").get<std::uint32_t>();
-    position.stage_step = json.at("stage_step").get<std::uint64_t>();
-    position.version.epoch = json.at("version").at("epoch").get<std::uint32_t>();
-    position.version.step = json.at("version").at("step").get<std::uint64_t>();
-    return position;
-  } catch (const nlohmann::json::exception& e) {
-    return fail(ErrorCode::kCorrupt, std::string("the position of a run does not read: ") + e.what());
-  }
+  RunPosition position;
+  TROUPE_TRY(position.stage, json_field<std::uint32_t>(json, "stage"));
+  TROUPE_TRY(position.stage_step, json_field<std::uint64_t>(json, "stage_step"));
+  const auto version = json.find("version");
+  if (version == json.end()) return fail(ErrorCode::kCorrupt, "field \"version\" is missing");
+  TROUPE_TRY(position.version.epoch, json_field<std::uint32_t>(*version, "epoch"));
+  TROUPE_TRY(position.version.step, json_field<std::uint64_t>(*version, "step"));
+  return position;
 }
 
 } // namespace troupe::protocol

@@ -88,6 +88,26 @@ TEST_F(ConfigTest, AnOpenBracketIsOneErrorNotMany) {
   EXPECT_THAT(text, HasSubstr("1 error;"));
 }
 
+// The TOML library recurses as deep as a key is long, and runs into undefined behaviour at some letters.
+TEST_F(ConfigTest, WhatTheParserMustNotSeeIsRefusedBefore) {
+  std::string key = "a";
+  for (int i = 0; i < 50'000; ++i) key += ".a";
+  EXPECT_THAT(load({"seed = 1\n" + key + " = 1\n"}), HasSubstr("a.toml:2:1: error: a key has more than 64 parts"));
+  EXPECT_THAT(load({"[" + key + "]\n"}), HasSubstr("a key has more than 64 parts"));
+  EXPECT_THAT(load({"x = {" + key + " = 1}\n"}), HasSubstr("a key has more than 64 parts"));
+  EXPECT_THAT(load({"\nseed = \xC8\x99\n"}), HasSubstr("a.toml:2:1: error: a character outside ASCII needs quotes"));
+  const std::string dots(200, '.');
+  EXPECT_EQ(load({"\xEF\xBB\xBF"
+                  "name = \"gr\xC3\xBC\xC3\x9F" + dots + "\" # \xE2\x82\xAC" + dots + "\ntags = ['''\n\xC8\x99'''', \"\"\"\\\"\"\"\"\"]\n"}),
+            "");
+  EXPECT_THAT(load({"name = \"open " + dots + "\nseed = -1\n"}), HasSubstr("seed must be at least 0"));
+}
+
+// Looking for the table of a duplicate key once took the square of the lines.
+TEST_F(ConfigTest, ADuplicateKeyAfterManyLinesIsFoundAtOnce) {
+  EXPECT_THAT(load({std::string(1'000'000, '\n') + "seed = 1\nseed = 2\n"}), HasSubstr("duplicate key seed"));
+}
+
 TEST_F(ConfigTest, WrongTypesOfEveryKind) {
   EXPECT_THAT(load({"[optim]\nfused = \"true\"\n"}), HasSubstr("hint: write true without quotes"));
   EXPECT_THAT(load({"[optim]\nlr = nan\n"}), HasSubstr("must be a finite number, got nan"));

@@ -64,7 +64,7 @@ TEST_F(ConfigTest, JsonFilesAreLayersToo) {
   EXPECT_EQ(std::get<std::int64_t>(merged.tree.at("seed")->data), 5);
   ASSERT_TRUE(write_file_atomic("run.json", R"({"seed": )"));
   merged = merge(schema, {{"run.json"}, {}}, diagnostics);
-  EXPECT_THAT(diagnostics.text(), HasSubstr("run.json: error: not valid JSON"));
+  EXPECT_THAT(diagnostics.text(), HasSubstr("run.json: error: the file ends in the middle of a JSON value"));
 }
 
 TEST_F(ConfigTest, ShowSaysWhereEachValueComesFrom) {

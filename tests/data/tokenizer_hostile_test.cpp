@@ -90,6 +90,12 @@ TEST(HostileTokenizer, RefusesPatternsItWouldReadDifferently) {
   EXPECT_THAT(error("["), says("does not compile"));
 }
 
+TEST(HostileTokenizer, ASmallFileClaimsNoHugeVocabulary) {
+  EXPECT_THAT(error_with("/model/vocab/b", 1000), "");
+  EXPECT_THAT(error_with("/model/vocab/b", (1 << 24) - 1), says("outside 0.."));
+  EXPECT_THAT(error_with("/added_tokens/0/id", (1 << 24) - 1), says("has the id 16777215"));
+}
+
 TEST(HostileTokenizer, RefusesIdsThatContradict) {
   EXPECT_THAT(error_with("/model/vocab/b", 0), says("gives the id 0 to both"));
   EXPECT_THAT(error_with("/model/vocab/b", -1), says("outside 0.."));

@@ -150,6 +150,22 @@ TEST(Config, RefusesWithOneSentenceThatNamesTheKey) {
   EXPECT_THAT(refusal(json::array()), HasSubstr("not a JSON object"));
 }
 
+TEST(Config, NumbersThatFitNoWhereAreRefused) {
+  const auto with = [](const char* key, const json& value) {
+    json config = fixture("qwen3/yarn_untied");
+    config[json::json_pointer(key)] = value;
+    return refusal(config);
+  };
+  EXPECT_THAT(with("/partial_rotary_factor", 1e300), HasSubstr("'partial_rotary_factor' must leave"));
+  EXPECT_THAT(with("/partial_rotary_factor", -1e300), HasSubstr("'partial_rotary_factor' must leave"));
+  EXPECT_THAT(with("/rope_scaling/beta_fast", 0), HasSubstr("beta_fast and beta_slow above 0"));
+  json odd = fixture("qwen3/yarn_untied");
+  odd["rope_scaling"]["factor"] = 1e308;
+  odd["rope_scaling"]["mscale"] = 1e308;
+  odd["rope_scaling"]["mscale_all_dim"] = 1e-308;
+  EXPECT_THAT(refusal(odd), HasSubstr("finite attention factor"));
+}
+
 TEST(Config, SizesThatDoNotFitAreNamed) {
   EXPECT_THAT(
       spec_from_sizes("qwen3", {.vocab_size = 96, .width = 60, .layers = 1, .heads = 4, .kv_heads = 2, .ffn_width = 96})

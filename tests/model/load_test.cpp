@@ -111,7 +111,14 @@ TEST_F(LoadTest, TruncatedFiles) {
   EXPECT_THAT(refusal(), HasSubstr("(truncated?)"));
   const auto config = value_or_die(read_file(folder_.path() / "config.json"));
   folder_.write("config.json", config.substr(0, config.size() / 2));
-  EXPECT_THAT(refusal(), HasSubstr("config.json: the file is not JSON (truncated?)"));
+  EXPECT_THAT(refusal(), HasSubstr("config.json: the file ends in the middle of a JSON value"));
+}
+
+// Printing a value that is nested deeper than the stack ended the process.
+TEST_F(LoadTest, ADeeplyNestedConfigurationIsRefused) {
+  const std::string deep(200'000, '[');
+  folder_.write("config.json", "{\"model_type\":\"qwen3\",\"vocab_size\":" + deep + std::string(deep.size(), ']') + "}");
+  EXPECT_THAT(refusal(), HasSubstr("config.json: the file is nested deeper than 64 levels"));
 }
 
 TEST_F(LoadTest, MissingExtraAndMisshapenTensors) {

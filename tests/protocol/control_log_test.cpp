@@ -92,6 +92,26 @@ TEST(ControlLog, RecordsSurviveJson) {
   EXPECT_EQ(direct, through_json);
 }
 
+TEST(ControlLog, NumbersAreReadExactlyOrNotAtAll) {
+  for (const char* text : {R"({"kind":"term","term":1.9})", R"({"kind":"term","term":1e300})", R"({"kind":"term","term":-1})",
+                           R"({"kind":"epoch","epoch":4294967296})", R"({"kind":"agent","pid":2147483648,"start_ticks":1})",
+                           R"({"kind":"ordered","epoch":0,"step":1,"prompts":[-1]})", R"({"kind":"wanted","role":"rollout","count":true,"generation":1})"}) {
+    const auto record = record_from_json(nlohmann::json::parse(text));
+    ASSERT_FALSE(record) << text;
+    EXPECT_EQ(record.error().code, ErrorCode::kCorrupt) << text;
+  }
+}
+
+TEST(ControlLog, AnOrderFarBeyondTheLedgerIsRefused) {
+  State state;
+  ASSERT_TRUE(apply(state, Progress{position(0, 3), ledger(10, {8, 9}, 8, 2)}));
+  ASSERT_TRUE(apply(state, Ordered{{0, 3}, {8, 500}}));
+  const Status far = apply(state, Ordered{{0, 3}, {8, UINT64_MAX}}); // after_delivery would count up to it
+  ASSERT_FALSE(far);
+  EXPECT_EQ(far.error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(apply(state, Ordered{{0, 2}, {UINT64_MAX}})) << "of a state that was rolled back: nothing is looked at";
+}
+
 TEST(ControlLog, TheFewestRecordsSayTheSame) {
   State state, again;
   for (const Record& record : history()) {
@@ -108,6 +128,19 @@ State before_step_five(PolicyVersion order_from = {1, 4}) {
   for (const Record& r : std::vector<Record>{Term{2}, Epoch{1}, Progress{position(1, 4), ledger(12, {10, 11}, 10, 2)}, Ordered{order_from, {10, 13}}})
     EXPECT_TRUE(apply(state, r));
   return state;
+}
+
+// The simulator's seed 587: a commit of epoch 1 landed after the run had gone back to step 3 in epoch 2; the head died there, and the next one
+// took that commit for its own.
+TEST(WarmStart, ACommitOfALostEpochThatIsAheadIsNotOnesOwn) {
+  State state;
+  for (const Record& r : std::vector<Record>{Term{1}, Epoch{2}, Progress{position(2, 3), ledger(12, {10, 11}, 10, 2)}}) ASSERT_TRUE(apply(state, r));
+  EXPECT_TRUE(may_return_to(state, {2, 3}, ledger(12, {10, 11}, 10, 0)));
+  EXPECT_TRUE(may_return_to(state, {2, 4}, ledger(16, {}, 14, 0))) << "of the present epoch: the step that was ordered last";
+  EXPECT_TRUE(may_return_to(state, {1, 3}, ledger(12, {10, 11}, 10, 0)));
+  EXPECT_TRUE(may_return_to(state, {0, 1}, ledger(4, {}, 2, 0)));
+  EXPECT_FALSE(may_return_to(state, {1, 4}, ledger(16, {}, 14, 0)));
+  EXPECT_FALSE(may_return_to(state, {1, 3}, ledger(16, {}, 14, 0)));
 }
 
 TEST(WarmStart, ARankThatHoldsWhatWasLoggedGoesOnThere) {

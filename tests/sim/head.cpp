@@ -9,190 +9,145 @@ namespace troupe::sim {
 using namespace protocol;
 using namespace std::chrono_literals;
 
-namespace {
+// ---- hosting the cores
 
-constexpr NodeId kNode{1};
-
-RolloutOptions rollout_options() {
-  RolloutOptions o;
-  o.pull_deadline = 8s;
-  o.command_resend = 1s;
-  o.sample_silence = 5s;
-  o.worker_samples_max = 16;
-  return o;
-}
-
-MembershipOptions membership_options() {
-  MembershipOptions o;
-  o.drain_deadline = 2s;
-  o.drain_grace = 1s;
-  o.join_deadline = 5s;
-  o.restart.restarts_max = 1000;  // the scenarios kill more than a healthy run would bear
-  o.restart.backoff_max = 1s;
-  return o;
-}
-
-CheckpointCommitOptions checkpoint_options() {
-  CheckpointCommitOptions o;
-  o.prepare_deadline = 3s;
-  o.copy_deadline = 3s;
-  o.write_deadline = 3s;
-  o.commit_deadline = 3s;
-  return o;
-}
-
-RunOptions run_options() {
-  RunOptions o;
-  o.mesh_deadline = 20s;
-  o.step_deadline = 20s;
-  o.stop_deadline = 60s;
-  o.rollbacks_max = 1000;
-  return o;
-}
-
-LedgerSnapshot newest_ledger(const Disk& disk) {
-  return disk.newest ? disk.commits.at(*disk.newest).ledger : LedgerSnapshot{};
-}
-
-} // namespace
-
-Head::Head(World& world, Disk& disk, const Scenario& scenario)
-    : world_(world),
-      disk_(disk),
-      scenario_(scenario),
-      run_(run_options(), scenario.stages),
-      rollouts_(rollout_options(), newest_ledger(disk)),
-      membership_(membership_options()),
-      checkpoints_(checkpoint_options(), disk.next_epoch, 1) {}
-
-void Head::start() {
-  feed(membership_, membership::Event{membership::NodeJoined{kNode}});
-  feed(membership_, membership::Event{membership::SetWanted{Role::kRank, 1, 1}});
-  feed(membership_, membership::Event{membership::SetWanted{Role::kCheckpointWriter, 1, 1}});
-  scale(scenario_.workers);
-  run::Start start;
-  if (disk_.newest) start.position = disk_.commits.at(*disk_.newest).position;
-  start.epoch = disk_.next_epoch++;
-  feed(run_, run::Event{start});
-}
-
-template <class Core, class Event>
-void Head::feed(Core& core, const Event& event) {
+void Head::receive(std::function<void()> action) {
   if (!alive_ || ended_) return;
-  for (const auto& effect : core.handle(event, world_.now())) {
-    if (const auto* timer = std::get_if<ArmTimer>(&effect)) {
-      world_.after(std::max(Duration{0}, timer->at - world_.now()), [this, &core] { feed(core, Event{Wake{}}); });
-    } else if (const auto* text = std::get_if<Note>(&effect)) {
-      world_.log("note: " + text->text);
-    } else {
-      std::visit([this](const auto& e) { perform(e); }, effect);
+  if (frozen_) inbox_.push_back(std::move(action));
+  else action();
+}
+
+bool Head::log_record(const control::Record& record) {
+  if (disk_.append(record, world_.now())) return true;
+  world_.log("the control log is full");
+  return false;
+}
+
+void Head::hear(WorkerId, const rollout::Event& event) {
+  receive([this, event] {
+    if (!begun_) return;
+    if (const auto* done = std::get_if<rollout::StepDone>(&event)) return step_done(*done);
+    if (const auto* returned = std::get_if<rollout::SampleReturned>(&event)) prefixes_[returned->name] = returned->oldest;
+    if (const auto* done = std::get_if<rollout::SampleDone>(&event)) {
+      const LedgerSample* sample = rollouts_.ledger().sample(done->name.id);
+      const bool first = done->name.kind == rollout::WorkKind::kTrain && done->epoch == run_.epoch() && sample != nullptr &&
+                         sample->state != SampleState::kDone;
+      const bool evaluates = done->name.kind == rollout::WorkKind::kEvaluation && rollouts_.served();
+      if (first || evaluates) oldest_[done->name] = done->oldest;
     }
-  }
-  check();
+    feed(rollouts_, event);
+  });
+}
+
+void Head::hear(WorkerId from, const run::Event& event) {
+  receive([this, from, event] {
+    if (!rank() || rank()->id != from) return;
+    if (const auto* ready = std::get_if<run::MeshReady>(&event)) mesh_ready(ready->version);
+  });
+}
+
+void Head::hear(WorkerId, const checkpoint::Event& event) {
+  receive([this, event] {
+    feed(checkpoints_, event);
+    // The writer renames the finished folder into place in one go: written and committed are one answer.
+    if (const auto* written = std::get_if<checkpoint::Written>(&event))
+      feed(checkpoints_, checkpoint::Event{checkpoint::Committed{written->save}});
+  });
+}
+
+void Head::hear(WorkerId, const membership::Event& event) {
+  receive([this, event] { feed(membership_, event); });
 }
 
 void Head::step_done(const rollout::StepDone& done) {
-  if (!alive_ || ended_) return;
-  const auto then = rollouts_.handle(done, world_.now());
-  feed(run_, run::Event{run::StepDone{done.version}});  // its Save reaches the rank before the next step
-  for (const auto& effect : then) {
-    if (const auto* timer = std::get_if<ArmTimer>(&effect)) {
-      world_.after(timer->at - world_.now(), [this] { feed(rollouts_, rollout::Event{Wake{}}); });
-    } else {
-      std::visit([this](const auto& e) { perform(e); }, effect);
-    }
+  if (done.version != PolicyVersion{run_.epoch(), run_.position().version.step + 1}) return;
+  std::vector<rollout::Effect> then;
+  if (batch_ && done.version == PolicyVersion{batch_->from.epoch, batch_->from.step + 1}) {
+    batch_.reset();
+    then = rollouts_.handle(done, now());
   }
+  feed(run_, run::Event{run::StepDone{done.version}});  // its Save reaches the rank before the next step
+  perform_all(rollouts_, then);
   check();
 }
 
-HeadPort Head::port() {
-  HeadPort port;
-  port.rollout = [this](WorkerId from, rollout::Event event) {
-    world_.send([this, from, event = std::move(event)] {
-      if (const auto* done = std::get_if<rollout::StepDone>(&event)) return step_done(*done);
-      if (const auto* returned = std::get_if<rollout::SampleReturned>(&event))
-        prefixes_[returned->name] = returned->oldest;
-      if (const auto* done = std::get_if<rollout::SampleDone>(&event)) {
-        const LedgerSample* sample = rollouts_.ledger().sample(done->name.id);
-        const bool first = done->name.kind == rollout::WorkKind::kTrain && done->epoch == run_.epoch() &&
-                           sample != nullptr && sample->state != SampleState::kDone;
-        if (first) oldest_[done->name] = done->oldest;
-        if (done->name.kind == rollout::WorkKind::kEvaluation && rollouts_.served()) oldest_[done->name] = done->oldest;
-      }
-      feed(rollouts_, event);
+void Head::mesh_ready(PolicyVersion version) {
+  if (!mesh_ || version != mesh_->version) return;
+  const run::BuildMesh wanted = *std::exchange(mesh_, std::nullopt);
+  if (std::exchange(rolled_back_, false)) {
+    oldest_.clear();
+    prefixes_.clear();
+    feed(rollouts_, rollout::Event{rollout::RolledBack{
+                        version, wanted.from_commit ? disk_.commits.at(*wanted.from_commit).ledger : start_ledger_}});
+  } else {
+    feed(rollouts_, rollout::Event{rollout::TrainerReady{version}});
+  }
+  feed(run_, run::Event{run::MeshReady{version}});
+}
+
+// ---- the processes of the machine
+
+template <class P>
+std::shared_ptr<P> Head::process(WorkerId id) const {
+  const auto it = machine_.agent->children.find(id);
+  return it == machine_.agent->children.end() ? nullptr : std::dynamic_pointer_cast<P>(it->second);
+}
+
+std::shared_ptr<RankProcess> Head::rank() const {
+  for (const auto& [id, child] : machine_.agent->children)
+    if (id.role == Role::kRank && child->alive && joined_.contains(id)) return process<RankProcess>(id);
+  return nullptr;
+}
+
+std::shared_ptr<WriterProcess> Head::writer() const {
+  for (const auto& [id, child] : machine_.agent->children)
+    if (id.role == Role::kCheckpointWriter && child->alive && joined_.contains(id)) return process<WriterProcess>(id);
+  return nullptr;
+}
+
+template <class P>
+void Head::order(const std::shared_ptr<P>& process, std::function<void(P&)> action) {
+  if (!process) return;
+  world_.send([line = line_, process, action = std::move(action)] {
+    process->deliver([line, process, action] {
+      if (process->line() == line) action(*process);
     });
-  };
-  port.run = [this](WorkerId from, run::Event event) {
-    world_.send_reliably(from.index + 100, [this, from, event = std::move(event)] {
-      if (!rank_ || rank_->id != from) return;
-      if (const auto* ready = std::get_if<run::MeshReady>(&event)) {
-        if (!mesh_ || ready->version != mesh_->version) return;
-        if (std::exchange(first_mesh_, false)) {
-          feed(rollouts_, rollout::Event{rollout::TrainerReady{ready->version}});
-        } else {
-          const LedgerSnapshot ledger =
-              mesh_->from_commit ? disk_.commits.at(*mesh_->from_commit).ledger : LedgerSnapshot{};
-          oldest_.clear();
-          prefixes_.clear();
-          feed(rollouts_, rollout::Event{rollout::RolledBack{ready->version, ledger}});
-        }
-        mesh_.reset();
-      }
-      feed(run_, event);
-    });
-  };
-  port.checkpoint = [this](WorkerId, checkpoint::Event event) {
-    world_.send([this, event = std::move(event)] { feed(checkpoints_, event); });
-  };
-  port.membership = [this](WorkerId, membership::Event event) {
-    world_.send([this, event = std::move(event)] { feed(membership_, event); });
-  };
-  return port;
+  });
 }
 
 // ---- effects of the rollout director
 
 void Head::perform(const rollout::DispatchWork& e) {
-  const auto worker = rollout(e.worker);
+  const auto worker = process<RolloutProcess>(e.worker);
   if (worker && worker->alive)
     require(worker->holds() == rollouts_.served(), "work goes only to workers that hold the served version");
   require(rollouts_.workers().find(e.worker)->state == WorkerState::kServing, "work goes only to serving workers");
-  world_.send([worker, work = e.work, prefixes = prefixes_] {
-    if (worker) worker->dispatch(work, prefixes);
-  });
+  order<RolloutProcess>(worker, [work = e.work, prefixes = prefixes_](RolloutProcess& w) { w.dispatch(work, prefixes); });
 }
 
 void Head::perform(const rollout::CancelSamples& e) {
-  world_.send([worker = rollout(e.worker), names = e.names] {
-    if (worker) worker->cancel(names);
-  });
+  order<RolloutProcess>(process<RolloutProcess>(e.worker), [names = e.names](RolloutProcess& w) { w.cancel(names); });
 }
 
 void Head::perform(const rollout::CancelAll& e) {
-  world_.send([worker = rollout(e.worker)] {
-    if (worker) worker->cancel_all();
-  });
+  order<RolloutProcess>(process<RolloutProcess>(e.worker), [](RolloutProcess& w) { w.cancel_all(); });
 }
 
 void Head::perform(const rollout::RequestTrainStep& e) {
   check_batch(e);
-  world_.send([this, e] {
-    if (rank_ && rank_->alive) rank_->train_rl(e);
-  });
+  batch_ = e;
+  log_record(control::Ordered{e.from, e.prompts});  // before the rank can make it
+  order<RankProcess>(rank(), [e](RankProcess& r) { r.train_rl(e); });
 }
 
 void Head::perform(const rollout::StartPublish& e) {
   require(!last_published_ || *last_published_ <= e.version, "versions are published in order");
   last_published_ = e.version;
-  world_.send([this, e] {
-    if (rank_ && rank_->alive) rank_->start_publish(e.version);
-  });
+  order<RankProcess>(rank(), [version = e.version](RankProcess& r) { r.start_publish(version); });
 }
 
 void Head::perform(const rollout::TellWorkerPull& e) {
-  world_.send([worker = rollout(e.worker), e] {
-    if (worker) worker->pull(e.version);
-  });
+  order<RolloutProcess>(process<RolloutProcess>(e.worker), [version = e.version](RolloutProcess& w) { w.pull(version); });
 }
 
 void Head::perform(const rollout::WorkerServing& e) {
@@ -224,70 +179,46 @@ void Head::perform(const rollout::Fail& e) { feed(run_, run::Event{run::Broken{e
 
 void Head::perform(const membership::StartWorker& e) {
   world_.log("start " + to_string(e.worker));
-  const auto alive = [&](const auto& entry) { return entry.first.index == e.worker.index && entry.second->alive; };
+  const std::shared_ptr<Agent> agent = machine_.agent;
+  for (const auto& [id, child] : agent->children)
+    require(id.role != e.worker.role || id.index != e.worker.index || !child->alive, "one process of a name at a time");
+  std::shared_ptr<Process> made;
   if (e.worker.role == Role::kRollout) {
-    require(std::none_of(rollout_processes_.begin(), rollout_processes_.end(), alive),
-            "one process of a name at a time");
-    const auto process = std::make_shared<RolloutProcess>(world_, port(), e.worker);
-    process->failures = scenario_.sample_failures;
-    rollout_processes_[e.worker] = process;
-    ever_started_.push_back(process);
-    process->start([this] { return rank_ && rank_->alive ? rank_ : nullptr; });
+    const auto find_rank = [agent]() -> std::shared_ptr<RankProcess> {
+      for (const auto& [id, child] : agent->children)
+        if (id.role == Role::kRank && child->alive) return std::dynamic_pointer_cast<RankProcess>(child);
+      return nullptr;
+    };
+    made = std::make_shared<RolloutProcess>(world_, e.worker, scenario_.sample_failures, find_rank);
   } else if (e.worker.role == Role::kRank) {
-    require(!rank_ || !rank_->alive, "one rank at a time");
-    rank_ = std::make_shared<RankProcess>(world_, port(), e.worker);
-    rank_->writer_memory = &writer_memory_;
-    ever_started_.push_back(rank_);
+    made = std::make_shared<RankProcess>(world_, e.worker);
   } else {
-    writers_.insert(e.worker);
+    made = std::make_shared<WriterProcess>(world_, e.worker, disk_);
   }
-  world_.send_reliably(1, [this, id = e.worker] { register_worker(id); });
-}
-
-void Head::register_worker(WorkerId id) {
-  if (!alive_ || ended_ || !membership_.members().contains(id)) return;
-  feed(membership_, membership::Event{membership::Registered{id}});
-  if (id.role == Role::kRollout) {
-    feed(rollouts_, rollout::Event{rollout::WorkerJoined{id, {}}});
-    return;
-  }
-  feed(membership_, membership::Event{membership::Serving{id}});
-  if (id.role == Role::kRank) load_rank();
-  if (id.role == Role::kCheckpointWriter) feed(checkpoints_, checkpoint::Event{checkpoint::WriterJoined{}});
-  const auto beat = std::make_shared<std::function<void()>>();
-  *beat = [this, id, weak = std::weak_ptr(beat)] {
-    const bool there = id.role == Role::kRank ? rank_ && rank_->id == id && rank_->alive : writers_.contains(id);
-    if (!there || !alive_ || ended_) return;
-    feed(membership_, membership::Event{membership::Heard{id}});
-    if (const auto next = weak.lock()) world_.after(200ms, [next] { (*next)(); });
-  };
-  (*beat)();
+  agent->children[e.worker] = made;
+  machine_.ever_started.push_back(made);
+  made->start(line_);
 }
 
 void Head::perform(const membership::DrainWorker& e) {
-  if (e.worker.role != Role::kRollout) return;
-  draining_since_[e.worker] = world_.now();
+  if (e.worker.role != Role::kRollout) return feed(membership_, membership::Event{membership::Empty{e.worker}});
+  draining_since_[e.worker] = now();
   feed(rollouts_, rollout::Event{rollout::WorkerDraining{e.worker}});
-  world_.send([worker = rollout(e.worker), e] {
-    if (worker) worker->drain(e.deadline);
-  });
+  order<RolloutProcess>(process<RolloutProcess>(e.worker), [left = e.deadline - now()](RolloutProcess& w) { w.drain(left); });
 }
 
 void Head::perform(const membership::StopWorker& e) {
-  world_.send([this, e] { process_ended(e.worker, "exit code 0"); });
+  const auto child = machine_.agent->children.find(e.worker);
+  if (child == machine_.agent->children.end()) return;
+  order<Process>(child->second, [this, id = e.worker](Process&) { machine_.end_process(id, "exit code 0"); });
 }
 
 void Head::perform(const membership::KillWorker& e) {
   world_.log("kill " + to_string(e.worker) + ": " + e.reason);
-  world_.send([this, e] { process_ended(e.worker, "killed by signal 9"); });
-}
-
-void Head::process_ended(WorkerId id, const std::string& reason) {
-  if (const auto worker = rollout(id)) worker->alive = false;
-  if (rank_ && rank_->id == id) rank_->alive = false;
-  writers_.erase(id);
-  world_.log(to_string(id) + " ends: " + reason);
-  world_.send_reliably(1, [this, id, reason] { feed(membership_, membership::Event{membership::Exited{id, reason}}); });
+  killing_since_.try_emplace(e.worker, now());
+  world_.send([this, agent = machine_.agent, line = line_, id = e.worker] {
+    if (agent->line == line) machine_.end_process(id, "killed by signal 9");
+  });
 }
 
 void Head::perform(const membership::Suspected& e) {
@@ -300,9 +231,10 @@ void Head::perform(const membership::Cleared& e) {
 
 void Head::perform(const membership::Gone& e) {
   draining_since_.erase(e.worker);
+  killing_since_.erase(e.worker);
+  joined_.erase(e.worker);
   if (e.worker.role == Role::kRollout) {
-    rollout_processes_.erase(e.worker);
-    if (rank_ && rank_->alive) rank_->store(publication::ReaderGone{e.worker});
+    order<RankProcess>(rank(), [id = e.worker](RankProcess& r) { r.store(publication::ReaderGone{id}); });
     feed(rollouts_, rollout::Event{rollout::WorkerGone{e.worker, e.reason}});
   } else if (e.worker.role == Role::kRank) {
     feed(run_, run::Event{run::RankLost{to_string(e.worker), ""}});
@@ -316,65 +248,60 @@ void Head::perform(const membership::GiveUp& e) { feed(run_, run::Event{run::Bro
 // ---- effects of the checkpoint coordinator: the writer
 
 void Head::perform(const checkpoint::Prepare& e) {
-  if (writers_.empty()) return;
-  world_.send([this, e] {
-    if (!writers_.empty())
-      world_.send([this, e] { feed(checkpoints_, checkpoint::Event{checkpoint::Prepared{e.save}}); });
-  });
+  order<WriterProcess>(writer(), [save = e.save](WriterProcess& w) { w.prepare(save); });
 }
 
 void Head::perform(const checkpoint::CopyState& e) {
-  world_.send([this, e] {
-    if (rank_ && rank_->alive) rank_->copy_state(e.save);
-  });
+  order<RankProcess>(rank(), [e, to = writer()](RankProcess& r) { r.copy_state(e.save, e.version, to); });
 }
 
 void Head::perform(const checkpoint::Write& e) {
-  world_.after(world_.millis(20, 400), [this, e] {
-    if (!writers_.empty()) feed(checkpoints_, checkpoint::Event{checkpoint::Written{e.save}});
-  });
-}
-
-void Head::perform(const checkpoint::Commit& e) {
-  world_.send([this, e] {
-    if (writers_.empty() || !saving_ || saving_->position.version != e.version) return;
-    Commit commit = *saving_;
-    commit.trained = writer_memory_.at(e.save);
-    require(commit.trained.version == e.version, "a commit holds the state of its version");
-    require(commit.trained.prompts.size() == commit.ledger.counters.delivered,
-            "the ledger of a commit is that of its state");
-    disk_.commits[e.version] = commit;
-    disk_.newest = e.version;  // durable from here on, whether or not the answer arrives
-    world_.log("commit " + to_string(e.version));
-    world_.send([this, e] { feed(checkpoints_, checkpoint::Event{checkpoint::Committed{e.save}}); });
-  });
+  if (saving_) order<WriterProcess>(writer(), [save = e.save, commit = *saving_](WriterProcess& w) { w.write(save, commit); });
 }
 
 void Head::perform(const checkpoint::Saved& e) {
+  require(disk_.commits.contains(e.version), "what is said to be saved is on disk");
+  require(!disk_.acknowledged || *disk_.acknowledged <= e.version, "commits are in the order of versions");
+  disk_.acknowledged = e.version;
+  saving_.reset();
+  log_record(control::Committed{disk_.commits.at(e.version).position});
   feed(run_, run::Event{run::Saved{e.version, disk_.commits.at(e.version).position}});
 }
 
-void Head::perform(const checkpoint::NotSaved& e) { feed(run_, run::Event{run::NotSaved{e.version, e.error.message}}); }
+void Head::perform(const checkpoint::NotSaved& e) {
+  if (saving_ && saving_->position.version == e.version) saving_.reset();
+  feed(run_, run::Event{run::NotSaved{e.version, e.error.message}});
+}
 
 // ---- effects of the run director
 
 void Head::perform(const run::BuildMesh& e) {
+  if (ended_) return;
   world_.log("build mesh " + to_string(e.version));
+  if (!e.held) require(disk_.epochs.insert(e.version.epoch).second, "no epoch is used twice");
+  const PolicyVersion from = e.held ? e.version : e.from_commit.value_or(PolicyVersion{});
+  require(!disk_.acknowledged || from >= *disk_.acknowledged, "no committed step is lost");
   mesh_ = e;
   load_rank();
 }
 
 void Head::load_rank() {
-  if (!mesh_ || !rank_ || !rank_->alive) return;
+  const auto rank_now = rank();
+  if (!mesh_ || !rank_now) return;
   Trained state = mesh_->from_commit ? disk_.commits.at(*mesh_->from_commit).trained : Trained{};
   state.version = mesh_->version;
-  world_.after(world_.millis(20, 200), [this, rank = rank_, state, version = mesh_->version] {
-    if (rank->alive && mesh_ && mesh_->version == version) rank->load(state);
+  const auto fail = [this, id = rank_now->id] { machine_.end_process(id, "the head takes it to hold what it does not hold"); };
+  // It may be told twice (at the order, and when it joins); then the first order is the one that counts.
+  world_.after(world_.millis(20, 200), [this, rank_now, line = line_, state, mesh = *mesh_, fail] {
+    rank_now->deliver([this, rank_now, line, state, mesh, fail] {
+      if (rank_now->line() == line && mesh_ && mesh_->version == mesh.version) rank_now->build(mesh, state, fail);
+    });
   });
 }
 
 void Head::perform(const run::StartStage& e) {
   world_.log("stage " + std::to_string(e.stage) + " at " + std::to_string(e.steps_done));
+  feed(checkpoints_, checkpoint::Event{checkpoint::LayoutUnknown{}});
   if (scenario_.stages[e.stage].kind != StageKind::kRl) return;
   RolloutPlan plan = scenario_.plan;
   plan.steps = scenario_.stages[e.stage].steps;
@@ -382,8 +309,12 @@ void Head::perform(const run::StartStage& e) {
 }
 
 void Head::perform(const run::TrainStep& e) {
-  world_.send_reliably(2, [this, e] {
-    if (rank_ && rank_->alive) rank_->train_alone(e.from);
+  log_record(control::Ordered{e.from, {}});
+  world_.send_reliably(2, [rank_now = rank(), line = line_, from = e.from] {
+    if (!rank_now) return;
+    rank_now->deliver([rank_now, line, from] {
+      if (rank_now->line() == line) rank_now->train_alone(from);
+    });
   });
 }
 
@@ -393,132 +324,39 @@ void Head::perform(const run::StartEvaluation& e) {
 
 void Head::perform(const run::Save& e) {
   saving_ = Commit{e.position, rollouts_.snapshot(), {}};
+  saving_since_ = now();
   const auto again = ledger_from_json(to_json(saving_->ledger));
   require(again.has_value() && *again == saving_->ledger, "the ledger survives JSON");
   feed(checkpoints_, checkpoint::Event{checkpoint::Request{e.version, "{}"}});
 }
 
 void Head::perform(const run::StartExport&) {
-  world_.after(50ms, [this] { feed(run_, run::Event{run::StageDone{}}); });
+  world_.after(50ms, [this] { receive([this] { feed(run_, run::Event{run::StageDone{}}); }); });
 }
 
 void Head::perform(const run::DrainRollouts&) { feed(rollouts_, rollout::Event{rollout::Drain{}}); }
 
 void Head::perform(const run::Rollback& e) {
   world_.log("rollback: " + e.reason);
-  disk_.next_epoch = std::max(disk_.next_epoch, e.epoch + 1);
+  if (!log_record(control::Epoch{e.epoch})) return feed(run_, run::Event{run::Broken{"the epoch cannot begin on a full disk"}});
+  rolled_back_ = true;
+  saving_.reset();
+  batch_.reset();
   feed(rollouts_, rollout::Event{rollout::TrainerLost{e.reason}});
   feed(checkpoints_, checkpoint::Event{checkpoint::NewEpoch{e.epoch, 1}});
 }
 
+void Head::perform(const run::Progress& e) { log_record(control::Progress{e.position, rollouts_.snapshot()}); }
+
 void Head::perform(const run::Ended& e) {
   world_.log("ended: " + std::string(to_string(e.exit)) + ", " + e.reason + "; " + progress());
-  if (rank_) last_trained_ = rank_->trained();
-  rollouts_.handle(rollout::End{CancelReason::kStopped}, world_.now());
+  // The state at the end, which a rank that has died since may have made.
+  if (const auto commit = disk_.commits.find(run_.position().version); commit != disk_.commits.end()) last_trained_ = commit->second.trained;
+  for (const auto& [id, child] : machine_.agent->children)
+    if (const auto made = process<RankProcess>(id); made && made->trained().version == run_.position().version) last_trained_ = made->trained();
+  rollouts_.handle(rollout::End{CancelReason::kStopped}, now());
+  log_record(control::Ended{e.exit});
   ended_ = e;
-  kill_everything();
-}
-
-// ---- faults
-
-std::shared_ptr<RolloutProcess> Head::rollout(WorkerId id) const {
-  const auto it = rollout_processes_.find(id);
-  return it == rollout_processes_.end() ? nullptr : it->second;
-}
-
-std::shared_ptr<RolloutProcess> Head::random_rollout() {
-  if (rollout_processes_.empty()) return nullptr;
-  auto it = rollout_processes_.begin();
-  std::advance(it, static_cast<std::ptrdiff_t>(world_.between(0, rollout_processes_.size() - 1)));
-  return it->second;
-}
-
-void Head::crash_worker() {
-  if (const auto worker = random_rollout(); worker && worker->alive) process_ended(worker->id, "killed by signal 9");
-}
-
-void Head::freeze_worker() {
-  const auto worker = random_rollout();
-  if (!worker || !worker->alive) return;
-  world_.log("freeze " + to_string(worker->id));
-  worker->frozen = true;
-  world_.after(world_.millis(300, 6000), [worker] { worker->frozen = false; });
-}
-
-void Head::unfreeze_all() {
-  for (const auto& [id, worker] : rollout_processes_) worker->frozen = false;
-}
-
-void Head::crash_rank() {
-  if (rank_ && rank_->alive) process_ended(rank_->id, "killed by signal 9");
-}
-
-void Head::crash_writer() {
-  if (!writers_.empty()) process_ended(*writers_.begin(), "killed by signal 9");
-}
-
-void Head::scale(std::uint32_t count) {
-  world_.log("scale rollout=" + std::to_string(count));
-  feed(membership_, membership::Event{membership::SetWanted{Role::kRollout, count, ++generation_}});
-}
-
-void Head::stop() { feed(run_, run::Event{run::Stop{}}); }
-
-void Head::kill_everything() {
-  alive_ = false;
-  for (const auto& [id, worker] : rollout_processes_) worker->alive = false;
-  if (rank_) rank_->alive = false;
-  writers_.clear();
-}
-
-// ---- invariants
-
-void Head::check_batch(const rollout::RequestTrainStep& e) {
-  require(std::is_sorted(e.prompts.begin(), e.prompts.end()), "a batch is ordered by prompt");
-  require(e.exhausted || e.prompts.size() == scenario_.plan.prompts_per_step, "a batch has P groups");
-  for (const std::uint64_t prompt : e.prompts) {
-    for (std::uint32_t i = 0; i < scenario_.plan.samples_per_prompt; ++i) {
-      const auto it = oldest_.find({rollout::WorkKind::kTrain, 0, {prompt, i}});
-      require(it != oldest_.end(),
-              "sample " + std::to_string(prompt) + "/" + std::to_string(i) + " of a batch was delivered");
-      require(it->second.epoch == e.from.epoch && it->second.step <= e.from.step,
-              "no sample is newer than its trainer");
-      require(e.from.step - it->second.step <= age_bound(scenario_.plan), "no sample is older than the age bound");
-    }
-  }
-}
-
-void Head::check() {
-  if (ended_) return;
-  const RolloutStats s = rollouts_.stats();
-  const LedgerCounters& c = s.prompts;
-  require(c.dispatched == c.delivered + c.cancelled() + c.in_flight, "dispatched = delivered + cancelled + in flight");
-  require(s.evaluation_dispatched == s.evaluation_delivered + s.evaluation_cancelled + s.evaluation_in_flight,
-          "evaluation work is conserved");
-  require(c.in_flight + s.slots_held <= std::max(s.slots, c.in_flight), "at most B groups are open");
-  const std::uint64_t stale = c.cancelled_by[static_cast<std::size_t>(CancelReason::kStale)];
-  require(scenario_.plan.max_age || stale == 0, "by construction no group outlives the worst age");
-  std::map<WorkerId, std::uint32_t> load;
-  for (const auto& [prompt, group] : rollouts_.ledger().groups()) {
-    for (const LedgerSample& sample : group.samples)
-      load[sample.owner] += sample.state == SampleState::kAssigned ? 1 : 0;
-  }
-  if (s.evaluation_in_flight == 0) {
-    for (const auto& [id, worker] : rollouts_.workers().all())
-      require(worker.load == load[id], "the load of " + to_string(id) + " is what it was given");
-  }
-  for (const auto& [id, since] : draining_since_) {
-    require(world_.now() - since < 15s, "the drain of " + to_string(id) + " ends");
-  }
-}
-
-std::string Head::progress() const {
-  const RolloutStats s = rollouts_.stats();
-  return "at stage " + std::to_string(run_.position().stage) + ", " + to_string(run_.position().version) + "; served " +
-         (rollouts_.served() ? to_string(*rollouts_.served()) : "none") + "; groups waiting " +
-         std::to_string(s.waiting) + ", running " + std::to_string(s.running) + ", complete " +
-         std::to_string(s.complete) + ", in batch " + std::to_string(s.in_batch) + ", held " +
-         std::to_string(s.slots_held) + "; routable " + std::to_string(s.workers_routable);
 }
 
 } // namespace troupe::sim

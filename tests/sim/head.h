@@ -1,8 +1,9 @@
 /// @file
 /// The simulated head: hosts the protocol cores as the actors do, performs their effects, and checks the invariants
-/// after every event.
+/// after every event. Begins cold from the newest checkpoint, or warm with the processes that a lost head left behind.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,20 +20,6 @@
 
 namespace troupe::sim {
 
-/// One committed checkpoint.
-struct Commit {
-  protocol::RunPosition position;
-  protocol::LedgerSnapshot ledger;
-  Trained trained;
-};
-
-/// What outlives a head: committed checkpoints, the epochs used, and the wanted workers.
-struct Disk {
-  std::map<PolicyVersion, Commit> commits;
-  std::optional<PolicyVersion> newest;
-  std::uint32_t next_epoch = 0;
-};
-
 /// What a seed decides about a run.
 struct Scenario {
   protocol::RolloutPlan plan;
@@ -42,31 +29,67 @@ struct Scenario {
   double sample_failures = 0;
 };
 
-class Head {
- public:
-  Head(World& world, Disk& disk, const Scenario& scenario);
+/// The machine: its disk, and its node agent with everybody who ever ran there.
+struct Machine {
+  World& world;
+  Disk disk;
+  std::shared_ptr<Agent> agent;
+  std::vector<std::shared_ptr<void>> ever_started;  ///< Actions under way still refer to the dead.
 
-  void start();
-  void crash_worker();    ///< kill -9 of a random rollout worker.
-  void freeze_worker();   ///< SIGSTOP for a while, or for ever.
-  void crash_rank();
-  void crash_writer();
-  void scale(std::uint32_t count);
+  /// The process is over; the agent sees it, and says so to the head it knows.
+  void end_process(WorkerId id, const std::string& reason);
+  /// Everybody dies.
+  void end_agent();
+};
+
+class Head final : public HeadEar {
+ public:
+  Head(Machine& machine, const Scenario& scenario);
+  ~Head() override;
+
+  [[nodiscard]] bool start();  ///< False when its term cannot be written: it refuses to start.
+  bool scale(std::uint32_t count);  ///< False when nobody is there to be asked.
   void stop();
-  void unfreeze_all();
+  void freeze(Duration time);
+  void jump_clock(Duration by);
+  /// The agent's process is gone, or its connection.
+  void agent_gone(const std::string& how);
+  void agent_hello();
+  void die();  ///< kill -9.
+
+  void hear(WorkerId from, const protocol::rollout::Event& event) override;
+  void hear(WorkerId from, const protocol::run::Event& event) override;
+  void hear(WorkerId from, const protocol::checkpoint::Event& event) override;
+  void hear(WorkerId from, const protocol::membership::Event& event) override;
+  void hello(WorkerId from, std::optional<PolicyVersion> holds, bool adopted) override;
 
   [[nodiscard]] const std::optional<protocol::run::Ended>& ended() const { return ended_; }
+  [[nodiscard]] bool alive() const { return alive_; }
+  [[nodiscard]] bool warm() const { return warm_begin_; }
+  [[nodiscard]] bool step_ahead() const { return step_ahead_; }
   [[nodiscard]] const Trained& trained() const { return last_trained_; }
   [[nodiscard]] const protocol::RolloutDirector& rollouts() const { return rollouts_; }
+  [[nodiscard]] const std::shared_ptr<Line>& line() const { return line_; }
+  [[nodiscard]] std::shared_ptr<RankProcess> rank() const;
   [[nodiscard]] std::string progress() const;
   [[nodiscard]] std::uint32_t epoch() const { return run_.epoch(); }
-  /// No process of this head runs after it (end, or crash of the head).
-  void kill_everything();
 
  private:
+  void receive(std::function<void()> action);  // now, on waking, or never
+  /// False when the disk is full. What must not take effect unless it is remembered looks at it.
+  bool log_record(const protocol::control::Record& record);
   template <class Core, class Event>
   void feed(Core& core, const Event& event);
+  template <class Core, class Effects>
+  void perform_all(Core& core, const Effects& effects);
   void step_done(const protocol::rollout::StepDone& done);
+  void mesh_ready(PolicyVersion version);
+
+  void begin_cold(const std::string& why_not_warm);
+  void begin_warm(PolicyVersion rank);
+  void want_workers();
+  void start_agent();
+  void register_worker(WorkerId id);
 
   // effects, one overload each; what needs nothing is taken by the template
   template <class E>
@@ -95,7 +118,6 @@ class Head {
   void perform(const protocol::checkpoint::Prepare& e);
   void perform(const protocol::checkpoint::CopyState& e);
   void perform(const protocol::checkpoint::Write& e);
-  void perform(const protocol::checkpoint::Commit& e);
   void perform(const protocol::checkpoint::Saved& e);
   void perform(const protocol::checkpoint::NotSaved& e);
   void perform(const protocol::run::BuildMesh& e);
@@ -106,45 +128,75 @@ class Head {
   void perform(const protocol::run::StartExport& e);
   void perform(const protocol::run::DrainRollouts& e);
   void perform(const protocol::run::Rollback& e);
+  void perform(const protocol::run::Progress& e);
   void perform(const protocol::run::Ended& e);
 
-  void arm(protocol::RolloutDirector& core, TimePoint at);
-  template <class Core>
-  void arm_core(Core& core, TimePoint at);
-
-  HeadPort port();
-  void register_worker(protocol::WorkerId id);
-  void process_ended(protocol::WorkerId id, const std::string& reason);
+  /// An order over a lossy link to a process that is connected to this head.
+  template <class P>
+  void order(const std::shared_ptr<P>& process, std::function<void(P&)> action);
   void load_rank();
   void check();
   void check_batch(const protocol::rollout::RequestTrainStep& e);
-  std::shared_ptr<RolloutProcess> rollout(protocol::WorkerId id) const;
-  std::shared_ptr<RolloutProcess> random_rollout();
+  template <class P>
+  [[nodiscard]] std::shared_ptr<P> process(WorkerId id) const;
+  [[nodiscard]] std::shared_ptr<WriterProcess> writer() const;
+  [[nodiscard]] TimePoint now() const { return machine_.world.now() + skew_; }
 
+  Machine& machine_;
   World& world_;
   Disk& disk_;
   Scenario scenario_;
+  std::optional<protocol::control::State> warm_;  // what the lost head left behind, while its agent lives
+  protocol::RunPosition start_position_;
+  protocol::LedgerSnapshot start_ledger_;
+  std::uint32_t start_epoch_ = 0;
+  std::optional<protocol::RunPosition> warm_commit_;  // what the living run may be taken back to
+  std::map<protocol::Role, protocol::control::WantedCount> start_wanted_;
   protocol::RunDirector run_;
   protocol::RolloutDirector rollouts_;
   protocol::Membership membership_;
   protocol::CheckpointCommit checkpoints_;
 
-  std::shared_ptr<RankProcess> rank_;
-  std::map<protocol::WorkerId, std::shared_ptr<RolloutProcess>> rollout_processes_;
-  std::set<protocol::WorkerId> writers_;              // those alive
-  std::vector<std::shared_ptr<void>> ever_started_;   // actions under way still refer to the dead
-  std::map<protocol::WorkerId, TimePoint> draining_since_;
+  std::shared_ptr<Line> line_ = std::make_shared<Line>();
+  bool begun_ = false, warm_begin_ = false, step_ahead_ = false;
+  bool node_there_ = false;
+  std::vector<std::pair<WorkerId, std::optional<PolicyVersion>>> early_, before_node_;
+  std::map<WorkerId, std::optional<PolicyVersion>> joined_;  // and what they held when they came
+  std::map<WorkerId, TimePoint> draining_since_, killing_since_;
   std::optional<protocol::run::BuildMesh> mesh_;
-  bool first_mesh_ = true;
-  std::map<std::uint64_t, Trained> writer_memory_;
+  bool rolled_back_ = false;
+  std::optional<protocol::rollout::RequestTrainStep> batch_;
   std::optional<Commit> saving_;
+  TimePoint saving_since_{};
   std::map<protocol::rollout::SampleName, PolicyVersion> prefixes_;
   std::map<protocol::rollout::SampleName, PolicyVersion> oldest_;  // as the worker that was accepted knows it
   std::optional<PolicyVersion> last_published_;
   std::optional<protocol::run::Ended> ended_;
   Trained last_trained_;
-  std::uint64_t generation_ = 0;
-  bool alive_ = true;
+  Duration skew_{};
+  bool alive_ = true, frozen_ = false;
+  std::uint64_t freezes_ = 0;
+  std::deque<std::function<void()>> inbox_;
 };
+
+template <class Core, class Event>
+void Head::feed(Core& core, const Event& event) {
+  if (!alive_ || ended_) return;
+  perform_all(core, core.handle(event, now()));
+  check();
+}
+
+template <class Core, class Effects>
+void Head::perform_all(Core& core, const Effects& effects) {
+  for (const auto& effect : effects) {
+    if (const auto* timer = std::get_if<protocol::ArmTimer>(&effect)) {
+      world_.after(timer->at - now(), [this, &core] { receive([this, &core] { feed(core, protocol::Wake{}); }); });
+    } else if (const auto* text = std::get_if<protocol::Note>(&effect)) {
+      world_.log("note: " + text->text);
+    } else {
+      std::visit([this](const auto& e) { perform(e); }, effect);
+    }
+  }
+}
 
 } // namespace troupe::sim

@@ -1,17 +1,20 @@
 /// @file
-/// The simulated processes: a trainer rank with its weight store, and rollout workers. They follow the rules the
-/// real ones must follow (which commands are idempotent, who answers what) and note down what the checks need.
+/// The simulated processes: a trainer rank with its weight store, rollout workers, a checkpoint writer, the node agent. They follow the rules
+/// the real ones must follow (which commands are idempotent, who answers what) and note down what the checks need. They outlive a head.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "protocol/checkpoint_commit.h"
+#include "protocol/control_log.h"
 #include "protocol/membership.h"
 #include "protocol/rollout_director.h"
 #include "protocol/run_director.h"
@@ -28,73 +31,151 @@ struct Trained {
   std::vector<std::uint64_t> prompts;
 };
 
-/// Messages to the head. The head decides over which link they come.
-struct HeadPort {
-  std::function<void(WorkerId, protocol::rollout::Event)> rollout;
-  std::function<void(WorkerId, protocol::run::Event)> run;
-  std::function<void(WorkerId, protocol::checkpoint::Event)> checkpoint;
-  std::function<void(WorkerId, protocol::membership::Event)> membership;
+/// One committed checkpoint.
+struct Commit {
+  protocol::RunPosition position;
+  protocol::LedgerSnapshot ledger;
+  Trained trained;
+};
+
+/// What outlives every process.
+struct Disk {
+  std::map<PolicyVersion, Commit> commits;
+  std::optional<PolicyVersion> newest;
+  protocol::control::State log;
+  TimePoint full_until{};
+  std::set<std::uint32_t> epochs;               ///< That ever trained: no number is used twice.
+  std::optional<PolicyVersion> acknowledged;    ///< The newest commit that a head was told of.
+  std::uint64_t dropped_records = 0;
+
+  /// As ControlLog::append. False when the disk is full.
+  bool append(const protocol::control::Record& record, TimePoint now);
+};
+
+/// What a head hears. Everything but hello, exits and mesh answers comes over lossy links.
+struct HeadEar {
+  virtual ~HeadEar() = default;
+  virtual void hear(WorkerId from, const protocol::rollout::Event& event) = 0;
+  virtual void hear(WorkerId from, const protocol::run::Event& event) = 0;
+  virtual void hear(WorkerId from, const protocol::checkpoint::Event& event) = 0;
+  virtual void hear(WorkerId from, const protocol::membership::Event& event) = 0;
+  virtual void hello(WorkerId from, std::optional<PolicyVersion> holds, bool adopted) = 0;
+};
+
+/// The connections of one head; `head` is null when it is gone.
+struct Line {
+  HeadEar* head = nullptr;
+};
+
+class Process {
+ public:
+  Process(World& world, WorkerId name) : id(name), world_(world) {}
+  virtual ~Process() = default;
+
+  /// Something arrives or a timer of its own is due: done now, on waking, or never.
+  void deliver(std::function<void()> action);
+  void freeze(Duration time);
+  void thaw();
+  /// A new process: greets the head that started it.
+  void start(std::shared_ptr<Line> line);
+  void lose_head(const std::shared_ptr<Line>& line);
+  void find_head(const std::shared_ptr<Line>& line);
+  [[nodiscard]] const std::shared_ptr<Line>& line() const { return line_; }
+
+  const WorkerId id;
+  bool alive = true;
+
+ protected:
+  template <class Event>
+  void tell(const Event& event) {
+    if (!line_) return;
+    world_.send([line = line_, from = id, event] {
+      if (line->head) line->head->hear(from, event);
+    });
+  }
+  template <class Event>
+  void tell_reliably(const Event& event) {
+    if (!line_) return;
+    world_.send_reliably(id.index + 100, [line = line_, from = id, event] {
+      if (line->head) line->head->hear(from, event);
+    });
+  }
+  virtual void beat() {}
+  /// Greets the next head, with what it holds; `say` may be called later.
+  virtual void adopted(std::function<void(std::optional<PolicyVersion>)> say) { say(std::nullopt); }
+
+  World& world_;
+
+ private:
+  void greet(std::optional<PolicyVersion> holds, bool adopted);
+  void heartbeat();
+  std::shared_ptr<Line> line_;
+  bool frozen_ = false;
+  std::deque<std::function<void()>> inbox_;
+};
+
+/// A writer: memory for states, and the disk.
+class WriterProcess final : public Process {
+ public:
+  WriterProcess(World& world, WorkerId name, Disk& disk) : Process(world, name), disk_(disk) {}
+  void prepare(std::uint64_t save) { tell(protocol::checkpoint::Event{protocol::checkpoint::Prepared{save}}); }
+  void write(std::uint64_t save, Commit commit);
+  std::map<std::uint64_t, Trained> memory;  ///< By save. The rank puts its state there.
+
+ private:
+  Disk& disk_;
 };
 
 /// A rank: one work thread that obeys commands in order, and the weight store beside it.
-class RankProcess {
+class RankProcess final : public Process {
  public:
-  RankProcess(World& world, HeadPort port, WorkerId name)
-      : world_(world), port_(std::move(port)), id(name), store_(options()) {}
-
-  void load(const Trained& state);
+  RankProcess(World& world, WorkerId name);
+  void build(const protocol::run::BuildMesh& order, const Trained& state, std::function<void()> fail);
   void start_publish(PolicyVersion version);
   void train_rl(const protocol::rollout::RequestTrainStep& request);
   void train_alone(PolicyVersion from);
-  void copy_state(std::uint64_t save);
+  void copy_state(std::uint64_t save, PolicyVersion version, const std::shared_ptr<WriterProcess>& writer);
   void store(const protocol::publication::Event& event);
+  void jump_clock(Duration by);
 
   [[nodiscard]] const Trained& trained() const { return trained_; }
+  [[nodiscard]] TimePoint clock() const { return world_.now() + skew_; }
   /// (generation, version) of a slot's memory as a reader sees it now.
   [[nodiscard]] std::pair<std::uint64_t, PolicyVersion> memory(std::uint32_t slot) const { return memory_[slot]; }
 
+  std::map<WorkerId, std::function<void(protocol::publication::Effect)>> readers;
+
  private:
   static protocol::PublicationOptions options();
+  void adopted(std::function<void(std::optional<PolicyVersion>)> say) override;
   void begin_step(PolicyVersion from, std::vector<std::uint64_t> prompts, bool rl);
   void finish_step(std::uint64_t incarnation, PolicyVersion from, const std::vector<std::uint64_t>& prompts, bool rl);
 
-  World& world_;
-  HeadPort port_;
-
- public:
-  const WorkerId id;
-  bool alive = true;
-  std::map<WorkerId, std::function<void(protocol::publication::Effect)>> readers;
-  std::map<std::uint64_t, Trained>* writer_memory = nullptr;  ///< Copies of the state, by save.
-
- private:
   protocol::WeightPublication store_;
+  Duration skew_{};
   Trained trained_;
   bool loaded_ = false;
   std::uint64_t loads_ = 0;
   std::optional<PolicyVersion> running_;
+  std::function<void(std::optional<PolicyVersion>)> say_;  // the greeting that waits for the step
   std::set<PolicyVersion> copied_;
   std::pair<std::uint64_t, PolicyVersion> memory_[protocol::WeightPublication::kSlots] = {{1, {}}, {1, {}}};
 };
 
 /// A rollout worker: pulls weights under a lease, computes samples, drains.
-class RolloutProcess {
+class RolloutProcess final : public Process {
  public:
-  RolloutProcess(World& world, HeadPort port, WorkerId name) : world_(world), port_(std::move(port)), id(name) {}
+  RolloutProcess(World& world, WorkerId name, double failures, std::function<std::shared_ptr<RankProcess>()> rank)
+      : Process(world, name), failures_(failures), rank_(std::move(rank)) {}
 
-  void start(std::function<std::shared_ptr<RankProcess>()> rank);
   /// `prefixes`: oldest version of the handed-back prefixes that go with the tasks to resume.
   void dispatch(const protocol::rollout::Work& work,
                 const std::map<protocol::rollout::SampleName, PolicyVersion>& prefixes);
   void cancel(const std::vector<protocol::rollout::SampleName>& names);
-  void cancel_all();
+  void cancel_all() { tasks_.clear(); }
   void pull(PolicyVersion version);
-  void drain(TimePoint deadline);
-  void reader_event(const protocol::publication::Effect& effect);
+  void drain(Duration left);
   [[nodiscard]] std::optional<PolicyVersion> holds() const { return weights_.version(); }
-
-  /// Fraction of samples that fail, set by the scenario.
-  double failures = 0;
 
  private:
   struct Task {
@@ -103,19 +184,13 @@ class RolloutProcess {
     std::uint64_t ticket = 0;
     PolicyVersion oldest;
   };
-  void heartbeat();
+  void beat() override;
+  void adopted(std::function<void(std::optional<PolicyVersion>)> say) override;
   void finish(const protocol::rollout::SampleName& name, std::uint64_t ticket);
-  void transfer(const protocol::publication::Grant& grant, std::weak_ptr<RankProcess> rank);
+  void transfer(const protocol::publication::Grant& grant, TimePoint deadline, const std::weak_ptr<RankProcess>& rank);
+  void take(const protocol::publication::Grant& grant, TimePoint deadline, const std::weak_ptr<RankProcess>& rank);
 
-  World& world_;
-  HeadPort port_;
-
- public:
-  const WorkerId id;
-  bool alive = true;
-  bool frozen = false;  ///< Stopped: sends and does nothing.
-
- private:
+  double failures_;  // fraction of samples
   std::function<std::shared_ptr<RankProcess>()> rank_;
   std::map<protocol::rollout::SampleName, Task> tasks_;
   protocol::HeldWeights weights_;
@@ -125,6 +200,13 @@ class RolloutProcess {
   std::uint64_t beats_ = 0;
   std::optional<PolicyVersion> pulling_;
   bool draining_ = false;
+};
+
+/// The node agent: everybody on its machine dies with it.
+struct Agent {
+  bool alive = true;
+  std::shared_ptr<Line> line;
+  std::map<WorkerId, std::shared_ptr<Process>> children;  ///< Everybody it ever started.
 };
 
 /// The reward of a sample: a pure function of its name, as sampling is; some prompts have no signal.

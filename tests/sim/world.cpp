@@ -6,18 +6,27 @@
 namespace troupe::sim {
 
 namespace {
-constexpr std::size_t kLinesKept = 80;
+constexpr std::size_t kLinesKept = 200;
 }
 
 void World::after(Duration delay, std::function<void()> action) {
-  queue_.push({now_ + delay, order_++, std::move(action)});
+  queue_.push({now_ + std::max(delay, Duration{0}), order_++, std::move(action)});
 }
 
 void World::send(std::function<void()> action) {
-  if (chance(faults.loss)) return;
-  const auto delay = [this] { return chance(faults.long_delay) ? millis(20, 2000) : millis(1, 20); };
-  if (chance(faults.duplication)) after(delay(), action);
-  after(delay(), std::move(action));
+  // A fault draws nothing from `rng`: without it everything else stays as it was, so that a list of faults can be taken apart.
+  const std::uint64_t number = messages++;
+  const Duration delay = millis(1, 20);
+  const auto odd = [number](std::uint64_t most) { return std::chrono::milliseconds(20 + mix64(number, 3) % most); };
+  bool twice = false, late = false;
+  const auto [begin, end] = message_faults.equal_range(number);
+  for (auto fault = begin; fault != end; ++fault) {
+    if (fault->second == MessageFault::kLost) return;
+    twice = twice || fault->second == MessageFault::kTwice;
+    late = late || fault->second == MessageFault::kLate;
+  }
+  if (twice) after(odd(500), action);
+  after(late ? odd(2000) : delay, std::move(action));
 }
 
 void World::send_reliably(std::uint64_t channel, std::function<void()> action) {
@@ -28,7 +37,7 @@ void World::send_reliably(std::uint64_t channel, std::function<void()> action) {
 
 bool World::step() {
   if (queue_.empty()) return false;
-  Entry next = queue_.top();
+  Entry next = std::move(const_cast<Entry&>(queue_.top()));  // its order stays, which is all that the queue looks at
   queue_.pop();
   now_ = next.at;
   ++events;

@@ -27,14 +27,10 @@ inline void require(bool condition, const std::string& what) {
   if (!condition) throw Violation(what);
 }
 
-/// How bad the links are. Probabilities per message.
-struct LinkFaults {
-  double loss = 0;
-  double duplication = 0;
-  double long_delay = 0;  ///< Up to two seconds instead of up to 20 ms: reorders.
-};
+/// What becomes of one message: it is lost, comes twice, or late (up to two seconds instead of up to 20 ms: reorders).
+enum class MessageFault : std::uint8_t { kLost, kTwice, kLate };
 
-/// Virtual time and the messages under way. All randomness of a simulation comes from `rng`.
+/// Virtual time and the messages under way. All randomness of behaviour comes from `rng`; faults are given, by message number.
 class World {
  public:
   explicit World(std::uint64_t seed) : rng(seed, RngStream::kTest) {}
@@ -59,7 +55,8 @@ class World {
   }
 
   Rng rng;
-  LinkFaults faults;
+  std::multimap<std::uint64_t, MessageFault> message_faults;  ///< By number of the message.
+  std::uint64_t messages = 0;                                 ///< Sent so far.
   std::uint64_t events = 0;
 
  private:

@@ -1,4 +1,10 @@
 // The real programs: a whole small run in processes of their own, watched, scaled, hurt and resumed through the command line.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstring>
+
 #include "support.h"
 
 namespace troupe::test {
@@ -88,6 +94,36 @@ TEST_F(RunTest, ScalesWhileItRuns) {
   const json s = summary();
   expect_sound_summary(s);
   EXPECT_EQ(s["prompts"]["delivered"], 2800);
+}
+
+// One line to the control socket, as any process of this user can send it.
+std::string told(const fs::path& socket, const std::string& line) {
+  const FileDescriptor fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, socket.c_str(), sizeof address.sun_path - 1);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return "nobody is there";
+  (void)!::write(fd.get(), (line + "\n").data(), line.size() + 1);
+  char answer[4096];
+  const ssize_t n = ::read(fd.get(), answer, sizeof answer);
+  return n > 0 ? std::string(answer, static_cast<std::size_t>(n)) : "no answer";
+}
+
+TEST_F(RunTest, NeitherASecondSupervisorNorNonsenseOnItsSocketDisturbsIt) {
+  start({"--set", "stage.rl.steps=300", "--set", "checkpoint.every=100"});
+  ASSERT_TRUE(wait_until([&] { return training_rl(1); }));
+  const Output second = command({"run", "--resume", run_dir()});
+  EXPECT_EQ(second.code, 1);
+  EXPECT_NE(second.err.find("belongs to a run that is going on"), std::string::npos) << second.err;
+  EXPECT_EQ(std::count(second.err.begin(), second.err.end(), '\n'), 1) << second.err;
+  const auto control = read_file(fs::path(run_dir()) / "control.json");
+  ASSERT_TRUE(control);
+  const fs::path socket = json::parse(*control).at("socket").get<std::string>();
+  for (const std::string line : {R"({"command":7})", R"({"command":"scale","role":[1],"count":1})", "[]", "\xFF", ""})
+    EXPECT_NE(told(socket, line).find("\"ok\":false"), std::string::npos) << line;
+  EXPECT_NE(told(socket, std::string(200'000, '[')).find("nested deeper"), std::string::npos);
+  ASSERT_EQ(finish(), 0);
+  expect_sound_summary(summary());
 }
 
 TEST_F(RunTest, APreemptedRunSavesSaysSoAndGoesOnLater) {

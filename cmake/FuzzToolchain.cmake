@@ -1,0 +1,10 @@
+# clang with libFuzzer's runtime. Nothing else in this project needs it, so scripts/setup.sh does not install it.
+find_program(TROUPE_CLANG NAMES clang++ clang++-14)
+if(TROUPE_CLANG)
+  execute_process(COMMAND ${TROUPE_CLANG} -print-file-name=libclang_rt.fuzzer-x86_64.a OUTPUT_VARIABLE runtime OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+if(NOT TROUPE_CLANG OR NOT EXISTS "${runtime}")
+  message(FATAL_ERROR "fuzzing needs clang and its runtime: apt-get install --no-install-recommends clang libclang-rt-14-dev")
+endif()
+set(CMAKE_CXX_COMPILER "${TROUPE_CLANG}")
+set(CMAKE_CXX_FLAGS_INIT "-include ${CMAKE_CURRENT_LIST_DIR}/../tests/fuzz/clang14.h")
