@@ -102,11 +102,13 @@ void WeightStore::fill(const pub::FillSlot& order) {
   const auto copy = [this, order, host = host_] {
     const auto start = Clock::now();
     SlotFilled message{order.slot, order.version, false, "", {}, 0};
-    if (host.version() != order.version) {
-      message.reason = "the trainer has gone on to " + to_string(host.version());
+    const PolicyVersion now = host.version(); // newer when the slot was not free before the next step: then that one is published
+    if (now.epoch != order.version.epoch || now < order.version) {
+      message.reason = "the trainer holds " + to_string(now);
       caf::anon_send(host.self, message);
       return;
     }
+    message.version = now;
     const auto target = memory(order.slot);
     const auto& parameters = host.model->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i)

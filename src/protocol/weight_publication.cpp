@@ -36,6 +36,10 @@ void WeightPublication::on(const Publish& e) {
   for (const Slot& slot : slots_) {
     if (slot.state == State::kFilling && slot.version == e.version) return;
   }
+  if (known && known->epoch == e.version.epoch && e.version < *known) { // overtaken: the newer one stands for it
+    effects_.emplace_back(Ready{*known});
+    return;
+  }
   const bool passed = e.version.epoch < epoch_ || (known && e.version < *known) || (wanted_ && e.version < *wanted_);
   if (passed) {
     const std::string than = known ? to_string(*known) : "epoch " + std::to_string(epoch_);
@@ -49,7 +53,9 @@ void WeightPublication::on(const Publish& e) {
 void WeightPublication::on(const Filled& e) {
   if (e.slot >= kSlots) return;
   Slot& slot = slots_[e.slot];
-  if (slot.state != State::kFilling || slot.version != e.version) return;
+  const bool is_it = e.version.epoch == slot.version.epoch && e.version >= slot.version;
+  if (slot.state != State::kFilling || !is_it) return;
+  slot.version = e.version;
   if (e.version.epoch < epoch_) {
     slot.state = State::kEmpty;
     effects_.emplace_back(

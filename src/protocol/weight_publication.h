@@ -28,7 +28,7 @@ struct Publish {
 /// The copy is complete, with checksums.
 struct Filled {
   std::uint32_t slot = 0;
-  PolicyVersion version;
+  PolicyVersion version;  ///< The one asked for, or a newer one of the same epoch: what the trainer held when it was copied.
 };
 struct FillFailed {
   std::uint32_t slot = 0;
@@ -66,7 +66,7 @@ struct FillSlot {
   std::uint32_t slot = 0;
   PolicyVersion version;
 };
-/// `version` can be pulled from now on. Also the answer to a repeated Publish.
+/// `version` can be pulled from now on. Also the answer to a Publish that is repeated or was overtaken.
 struct Ready {
   PolicyVersion version;
 };

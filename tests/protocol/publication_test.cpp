@@ -93,10 +93,27 @@ TEST(WeightPublication, RepeatedMessagesChangeNothing) {
   EXPECT_EQ(store.leases(), 1u);
 }
 
-TEST(WeightPublication, OlderVersionsAndEpochsAreFenced) {
+// The slot became free only after the trainer had made its next step: the older weights are gone, and nobody waits for them for ever.
+TEST(WeightPublication, ACopyThatCameLateHoldsTheNewerVersion) {
+  WeightPublication store(options());
+  publish(store, {0, 0}, at(0s));
+  store.handle(Lease{kA, 1, {0, 0}}, at(0s));
+  publish(store, {0, 1}, at(1s));
+  EXPECT_FALSE(has<FillSlot>(store.handle(Publish{{0, 2}}, at(2s))));
+  const FillSlot fill = all<FillSlot>(store.handle(LeaseEnded{kA, 1}, at(3s)))[0];
+  const auto ready = all<Ready>(store.handle(Filled{fill.slot, {0, 3}}, at(4s)));
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].version, (PolicyVersion{0, 3}));
+  EXPECT_EQ(store.newest(), (PolicyVersion{0, 3}));
+  const auto again = all<Ready>(store.handle(Publish{{0, 2}}, at(5s)));
+  ASSERT_EQ(again.size(), 1u) << "asked for again: the newer one stands for it";
+  EXPECT_EQ(again[0].version, (PolicyVersion{0, 3}));
+  EXPECT_FALSE(has<Ready>(store.handle(Filled{fill.slot, {1, 9}}, at(6s)))) << "of another epoch, and not asked for";
+}
+
+TEST(WeightPublication, OlderEpochsAreFenced) {
   WeightPublication store(options());
   publish(store, {0, 5}, at(0s));
-  EXPECT_EQ(all<Rejected>(store.handle(Publish{{0, 4}}, at(1s)))[0].error.code, ErrorCode::kFenced);
   store.handle(NewEpoch{1}, at(2s));
   EXPECT_EQ(store.newest(), std::nullopt) << "weights of a lost epoch are not given out";
   EXPECT_EQ(all<Rejected>(store.handle(Publish{{0, 6}}, at(3s)))[0].error.code, ErrorCode::kFenced);

@@ -126,21 +126,19 @@ void RankProcess::build(const run::BuildMesh& order, const Trained& state, std::
   loaded_ = true;
   ++loads_;
   running_.reset();
-  copied_.clear();
   store(publication::NewEpoch{state.version.epoch});
+  copy_weights();
   tell_reliably(run::Event{run::MeshReady{state.version}});
 }
 
 void RankProcess::start_publish(PolicyVersion version) {
-  if (!loaded_ || version.epoch != trained_.version.epoch) return;
-  store(publication::Publish{copied_.contains(version) ? version : trained_.version});
+  if (loaded_) store(publication::Publish{version});
 }
 
 void RankProcess::train_rl(const rollout::RequestTrainStep& request) {
   if (!loaded_ || running_ || request.from.epoch != trained_.version.epoch) return;
   if (request.from < trained_.version) return tell(rollout::Event{rollout::StepDone{trained_.version}});
   if (trained_.version != request.from) return;
-  if (!copied_.contains(request.from)) store(publication::Publish{request.from});
   begin_step(request.from, request.prompts, true);
 }
 
@@ -150,20 +148,13 @@ void RankProcess::train_alone(PolicyVersion from) {
 
 void RankProcess::begin_step(PolicyVersion from, std::vector<std::uint64_t> prompts, bool rl) {
   running_ = from;
-  world_.after(world_.millis(50, 600), [this, from, prompts = std::move(prompts), rl, n = loads_] {
-    deliver([this, n, from, prompts, rl] { finish_step(n, from, prompts, rl); });
+  world_.after(world_.millis(50, 600), [this, prompts = std::move(prompts), rl, n = loads_] {
+    deliver([this, n, prompts, rl] { finish_step(n, prompts, rl); });
   });
 }
 
-void RankProcess::finish_step(std::uint64_t incarnation, PolicyVersion from, const std::vector<std::uint64_t>& prompts,
-                              bool rl) {
+void RankProcess::finish_step(std::uint64_t incarnation, const std::vector<std::uint64_t>& prompts, bool rl) {
   if (incarnation != loads_) return;
-  if (rl && !copied_.contains(from)) {  // the optimizer waits for the copy of the weights it overwrites
-    world_.after(50ms, [this, incarnation, from, prompts, rl] {
-      deliver([this, incarnation, from, prompts, rl] { finish_step(incarnation, from, prompts, rl); });
-    });
-    return;
-  }
   running_.reset();
   ++trained_.version.step;
   for (const std::uint64_t prompt : prompts) {
@@ -175,6 +166,7 @@ void RankProcess::finish_step(std::uint64_t incarnation, PolicyVersion from, con
   const rollout::Event done = rollout::StepDone{trained_.version};
   if (rl) tell(done);  // asked for again when it is lost
   else tell_reliably(done);
+  copy_weights();
   if (const auto say = std::exchange(say_, nullptr)) say(std::nullopt);
 }
 
@@ -194,13 +186,8 @@ void RankProcess::store(const publication::Event& event) {
     if (const auto* renew = std::get_if<publication::RenewSlot>(&effect)) {
       memory_[renew->slot].first = renew->generation;
     } else if (const auto* fill = std::get_if<publication::FillSlot>(&effect)) {
-      memory_[fill->slot].second = fill->version;  // from here on the bytes change under a reader
-      require(trained_.version == fill->version || trained_.version.epoch != fill->version.epoch,
-              "the live weights are those to publish");
-      copied_.insert(fill->version);
-      world_.after(world_.millis(5, 60), [this, f = *fill] {
-        deliver([this, f] { store(publication::Filled{f.slot, f.version}); });
-      });
+      fill_ = *fill;
+      if (!running_) world_.after(0ms, [this] { deliver([this] { copy_weights(); }); });
     } else if (const auto* ready = std::get_if<publication::Ready>(&effect)) {
       tell(rollout::Event{rollout::Published{ready->version}});
     } else if (const auto* rejected = std::get_if<publication::Rejected>(&effect)) {
@@ -213,6 +200,21 @@ void RankProcess::store(const publication::Event& event) {
       if (readers.contains(refuse->reader)) readers[refuse->reader](effect);
     }
   }
+}
+
+// The work thread reaches the order after the step it is at: what it holds then is what it copies.
+void RankProcess::copy_weights() {
+  if (!fill_ || running_) return;
+  const publication::FillSlot order = *std::exchange(fill_, std::nullopt);
+  const PolicyVersion now = trained_.version;
+  const bool fits = now.epoch == order.version.epoch && now >= order.version;
+  if (fits) memory_[order.slot].second = now;  // from here on the bytes change under a reader
+  world_.after(world_.millis(5, 60), [this, order, now, fits] {
+    deliver([this, order, now, fits] {
+      if (fits) store(publication::Filled{order.slot, now});
+      else store(publication::FillFailed{order.slot, order.version, "the trainer holds " + to_string(now)});
+    });
+  });
 }
 
 // ---- rollout worker

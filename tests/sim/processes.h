@@ -149,7 +149,8 @@ class RankProcess final : public Process {
   static protocol::PublicationOptions options();
   void adopted(std::function<void(std::optional<PolicyVersion>)> say) override;
   void begin_step(PolicyVersion from, std::vector<std::uint64_t> prompts, bool rl);
-  void finish_step(std::uint64_t incarnation, PolicyVersion from, const std::vector<std::uint64_t>& prompts, bool rl);
+  void copy_weights();
+  void finish_step(std::uint64_t incarnation, const std::vector<std::uint64_t>& prompts, bool rl);
 
   protocol::WeightPublication store_;
   Duration skew_{};
@@ -158,7 +159,7 @@ class RankProcess final : public Process {
   std::uint64_t loads_ = 0;
   std::optional<PolicyVersion> running_;
   std::function<void(std::optional<PolicyVersion>)> say_;  // the greeting that waits for the step
-  std::set<PolicyVersion> copied_;
+  std::optional<protocol::publication::FillSlot> fill_;  // ordered, not begun
   std::pair<std::uint64_t, PolicyVersion> memory_[protocol::WeightPublication::kSlots] = {{1, {}}, {1, {}}};
 };
 
