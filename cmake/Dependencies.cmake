@@ -6,7 +6,15 @@ endif()
 
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED) # before CAF, whose package file does not look for it itself
-find_package(CAF 0.18.7 EXACT REQUIRED COMPONENTS core io openssl PATHS "${TROUPE_DEPS}/caf" NO_DEFAULT_PATH)
+set(caf "${TROUPE_DEPS}/caf")
+if(TROUPE_SANITIZE MATCHES "thread")
+  # A CAF that is not instrumented hides what its mailboxes order: every message would be reported as a race.
+  set(caf "${TROUPE_DEPS}/caf-tsan")
+  if(NOT EXISTS "${caf}")
+    message(FATAL_ERROR "the tsan preset needs a CAF of its own: CXX='c++ -fsanitize=thread -g' scripts/get_caf.sh ${caf}")
+  endif()
+endif()
+find_package(CAF 0.18.7 EXACT REQUIRED COMPONENTS core io openssl PATHS "${caf}" NO_DEFAULT_PATH)
 find_package(nlohmann_json REQUIRED)
 find_package(GTest REQUIRED)
 find_package(PkgConfig REQUIRED)

@@ -169,7 +169,7 @@ void Head::perform(const pc::Write& e) {
 void Head::committed(const Committed& message) {
   if (!message.ok) return commit_event(pc::Failed{message.save, message.error.to_string()});
   last_.metrics.push_back({"time/save_ckpt", message.seconds});
-  if (saving_) commits_[saving_->version] = {message.folder, saved_ledger_};
+  if (saving_ && message.save == save_) commits_[saving_->version] = {message.folder, saved_ledger_};
   // The writer renames the finished folder into place in one go: written and committed are one answer.
   commit_event(pc::Written{message.save});
   commit_event(pc::Committed{message.save});
