@@ -15,7 +15,14 @@
 #endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
+#if __has_include(<sanitizer/allocator_interface.h>)
 #include <sanitizer/allocator_interface.h>
+#else // gcc has the functions in its runtime and does not install the header
+extern "C" {
+std::size_t __sanitizer_get_allocated_size(const volatile void* pointer);
+int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void*, std::size_t), void (*free_hook)(const volatile void*));
+}
+#endif
 #endif
 
 namespace {

@@ -184,8 +184,11 @@ void Head::perform(const membership::StartWorker& e) {
     require(id.role != e.worker.role || id.index != e.worker.index || !child->alive, "one process of a name at a time");
   std::shared_ptr<Process> made;
   if (e.worker.role == Role::kRollout) {
-    const auto find_rank = [agent]() -> std::shared_ptr<RankProcess> {
-      for (const auto& [id, child] : agent->children)
+    // Weak: the agent owns the worker.
+    const auto find_rank = [of = std::weak_ptr(agent)]() -> std::shared_ptr<RankProcess> {
+      const auto owner = of.lock();
+      if (!owner) return nullptr;
+      for (const auto& [id, child] : owner->children)
         if (id.role == Role::kRank && child->alive) return std::dynamic_pointer_cast<RankProcess>(child);
       return nullptr;
     };

@@ -70,6 +70,8 @@ class Head final : public HeadEar {
   [[nodiscard]] const Trained& trained() const { return last_trained_; }
   [[nodiscard]] const protocol::RolloutDirector& rollouts() const { return rollouts_; }
   [[nodiscard]] const std::shared_ptr<Line>& line() const { return line_; }
+  /// What reached it while it was frozen and will not be done: it refers to the head itself.
+  void drop_inbox() { inbox_.clear(); }
   [[nodiscard]] std::shared_ptr<RankProcess> rank() const;
   [[nodiscard]] std::string progress() const;
   [[nodiscard]] std::uint32_t epoch() const { return run_.epoch(); }

@@ -66,7 +66,7 @@ void Machine::end_process(WorkerId id, const std::string& reason) {
 
 void Machine::end_agent() {
   agent->alive = false;
-  for (const auto& [id, child] : agent->children) child->alive = false;
+  for (const auto& [id, child] : agent->children) child->alive = false, child->drop_inbox();
 }
 
 Head::Head(Machine& machine, const Scenario& scenario)

@@ -81,6 +81,8 @@ class Process {
   void lose_head(const std::shared_ptr<Line>& line);
   void find_head(const std::shared_ptr<Line>& line);
   [[nodiscard]] const std::shared_ptr<Line>& line() const { return line_; }
+  /// What reached it while it was frozen and will not be done: it refers to the process itself.
+  void drop_inbox() { inbox_.clear(); }
 
   const WorkerId id;
   bool alive = true;

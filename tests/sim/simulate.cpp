@@ -46,6 +46,14 @@ Scenario scenario_of(World& world) {
 
 class Run {
  public:
+  ~Run() {
+    for (const auto& head : heads_) head->drop_inbox();
+    if (head_) head_->drop_inbox();
+    if (machine_.agent)
+      for (const auto& [id, child] : machine_.agent->children) child->drop_inbox();
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
   Run(std::uint64_t seed, Mode mode, const Faults& faults, const std::function<void(const Trouble&)>& also)
       : world_(seed), mode_(mode), also_(also), machine_{world_, {}, std::make_shared<Agent>(), {}}, scenario_(scenario_of(world_)) {
     machine_.agent->alive = false;  // the first head starts it
