@@ -24,9 +24,7 @@ Result<NodeAdmitted> ask(const JoinOptions& options, const Credential& credentia
   System system(system_options);
   TROUPE_TRY(const caf::actor head, system.connect(options.head.host, options.head.port));
   JoinRun request;
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  request.host = name;
+  request.host = host_name();
   request.pid = static_cast<std::int32_t>(::getpid());
   TROUPE_TRY(request.address, address_towards(options.head.host));
   Result<NodeAdmitted> answer = fail(ErrorCode::kTimeout, "the head at " + to_string(options.head) + " did not answer");

@@ -110,9 +110,7 @@ class AgentState {
   void say_hello() {
     NodeHello hello{frame_.node, static_cast<std::int32_t>(::getpid()), {}, {}, frame_.term, {}};
     if (frame_.joined) {
-      char name[256] = "";
-      ::gethostname(name, sizeof name - 1);
-      hello.host = name;
+      hello.host = host_name();
       hello.address = address_towards(frame_.head_host).value_or("");
     }
     for (const auto& [worker, incarnation] : started_) hello.children.push_back({worker, incarnation, 0});
@@ -253,8 +251,7 @@ Status run_node_agent(const WorkerFrame& frame) {
         });
     link->set_owner(agent);
     std::optional<SignalThread> signals;
-    if (frame.joined)
-      signals.emplace([agent](int signal) { caf::anon_send(agent, StopRun{signal == SIGINT ? "interrupted" : "terminated", signal == SIGTERM}); });
+    if (frame.joined) signals.emplace(agent);
     self->wait_for(agent);
   }
   return outcome;

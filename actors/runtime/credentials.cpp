@@ -1,32 +1,19 @@
 #include "actors/runtime/credentials.h"
 
-#include <openssl/bio.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>
-#include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
 
 #include <cstring>
-#include <memory>
 
+#include "actors/runtime/openssl_handles.h"
 #include "base/file.h"
 
 namespace troupe::actors {
 namespace {
-
-template <auto Free>
-struct Deleter {
-  template <class T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
-using Bio = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
 
 tl::unexpected<Error> openssl_error(const char* action) {
   char text[256] = "unknown error";

@@ -16,19 +16,13 @@
 #include <memory>
 #include <sstream>
 
+#include "base/deleter.h"
+
 
 namespace troupe::actors {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <auto Free>
-struct Deleter {
-  template <class T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
 
 std::string text_of(const in_addr& address) {
   char text[INET_ADDRSTRLEN] = "";

@@ -1,11 +1,14 @@
 #include "actors/runtime/signals.h"
 
+#include <caf/send.hpp>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <utility>
+
+#include "actors/messages/all.h"
 
 namespace troupe::actors {
 namespace {
@@ -24,7 +27,7 @@ void block_signals() {
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-SignalThread::SignalThread(std::function<void(int)> received) : received_(std::move(received)) {
+SignalThread::SignalThread(caf::actor to) : to_(std::move(to)) {
   const sigset_t set = signals();
   fd_ = FileDescriptor(::signalfd(-1, &set, SFD_CLOEXEC));
   thread_ = std::thread([this] { run(); });
@@ -40,7 +43,7 @@ void SignalThread::run() {
     signalfd_siginfo info{};
     if (::read(fd_.get(), &info, sizeof info) != sizeof info) continue;
     if (info.ssi_signo == SIGUSR1) return;
-    received_(static_cast<int>(info.ssi_signo));
+    caf::anon_send(to_, StopRun{info.ssi_signo == SIGINT ? "interrupted" : "terminated", info.ssi_signo == SIGTERM});
   }
 }
 

@@ -1,8 +1,9 @@
 /// @file
-/// SIGINT and SIGTERM as calls, on a thread of their own.
+/// SIGINT and SIGTERM as messages.
 #pragma once
 
-#include <functional>
+#include <caf/actor.hpp>
+
 #include <thread>
 
 #include "base/file.h"
@@ -12,17 +13,17 @@ namespace troupe::actors {
 /// Call before any thread exists: the signals are blocked in this thread and in all that it starts.
 void block_signals();
 
-/// Calls `received` with SIGINT or SIGTERM, each time one comes, until it is destroyed.
+/// Sends StopRun to `to` for each SIGINT and SIGTERM, until it is destroyed.
 class SignalThread {
  public:
-  explicit SignalThread(std::function<void(int)> received);
+  explicit SignalThread(caf::actor to);
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;
   SignalThread& operator=(const SignalThread&) = delete;
 
  private:
   void run();
-  std::function<void(int)> received_;
+  caf::actor to_;
   FileDescriptor fd_;
   std::thread thread_;
 };

@@ -98,10 +98,7 @@ caf::message_handler Head::worker_handlers() {
       [this](const NodeReport& report) { node_report(report); },
       [this](const JoinRun& request) { return admit(request); },
       [this](const AskTerm&) { return TermIs{start_.term}; },
-      [this](const LeaveRun& order) {
-        for (const auto& [id, node] : nodes_)
-          if (to_string(id) == order.node) return void(drain_node(id));
-      },
+      [this](const LeaveRun& order) { (void)drain_node(order.node); },
       [this](const WorkerFailed& m) {
         if (m.name.starts_with("rank/")) rank_failures_[m.name] = m.error.message;
         observer_.event("worker_failed", m.name, {{"incarnation", m.incarnation}, {"error", m.error.to_string()}});

@@ -144,7 +144,7 @@ class Head {
   NodeAdmitted admit(const JoinRun& request);
   void node_joined(const NodeHello& hello, const caf::actor& agent);
   void node_lost(protocol::NodeId node, const std::string& how);
-  [[nodiscard]] std::string drain_node(protocol::NodeId node);
+  [[nodiscard]] std::string drain_node(const std::string& name);
   void node_emptied(protocol::NodeId node);
   void link_down(const caf::actor_addr& who);
   void node_report(const NodeReport& report);

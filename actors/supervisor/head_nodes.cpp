@@ -85,15 +85,16 @@ void Head::node_lost(NodeId node, const std::string& how) {
 }
 
 // What is wrong with it, or nothing.
-std::string Head::drain_node(NodeId node) {
-  const auto entry = nodes_.find(node);
-  if (entry == nodes_.end()) return "there is no " + to_string(node) + " in this run";
-  if (entry->second.local) return to_string(node) + " is the head's own machine; `troupe stop` ends the run";
+std::string Head::drain_node(const std::string& name) {
+  const auto id = node_id(name);
+  const auto entry = id ? nodes_.find(*id) : nodes_.end();
+  if (entry == nodes_.end()) return "there is no node \"" + name + "\" in this run";
+  if (entry->second.local) return name + " is the head's own machine; `troupe stop` ends the run";
   if (std::exchange(entry->second.leaving, true)) return {};
-  observer_.event("node_draining", to_string(node), {});
-  observer_.say("troupe: " + to_string(node) + " leaves; its workers finish or hand over first");
-  member_event(pm::NodeDraining{node});
-  node_emptied(node);
+  observer_.event("node_draining", name, {});
+  observer_.say("troupe: " + name + " leaves; its workers finish or hand over first");
+  member_event(pm::NodeDraining{*id});
+  node_emptied(*id);
   return {};
 }
 

@@ -198,7 +198,8 @@ json Head::set(const json& request) {
   for (std::uint32_t i = 0; i < fresh->stages.size(); ++i) {
     const protocol::StageSpec& spec = fresh->stages[i].spec;
     run_event(protocol::run::Retune{i, spec.checkpoint_every, spec.evaluate_every});
-    if (std::exchange(lr_[i], fresh->stages[i].lr) != lr_[i]) send_ranks(SetLearningRate{static_cast<std::int32_t>(i), lr_[i]});
+    const double before = std::exchange(lr_[i], fresh->stages[i].lr);
+    if (before != lr_[i]) send_ranks(SetLearningRate{static_cast<std::int32_t>(i), lr_[i]});
   }
   samples_per_step_ = fresh->samples_per_step;
   const auto position = run_.position();
@@ -219,13 +220,8 @@ std::string Head::answer(const std::string& line) {
   if (command == "experiment") return json{{"ok", true}, {"experiment", frame_.experiment}}.dump();
   if (command == "set") return set(request).dump();
   if (command == "drain") {
-    const std::string name = request.value("node", "");
-    for (const auto& [id, node] : nodes_)
-      if (to_string(id) == name) {
-        const std::string problem = drain_node(id);
-        return problem.empty() ? json{{"ok", true}, {"node", name}}.dump() : json{{"ok", false}, {"error", problem}}.dump();
-      }
-    return json{{"ok", false}, {"error", "there is no node \"" + name + "\" in this run"}}.dump();
+    const std::string name = request.value("node", ""), problem = drain_node(name);
+    return problem.empty() ? json{{"ok", true}, {"node", name}}.dump() : json{{"ok", false}, {"error", problem}}.dump();
   }
   if (command == "stop") {
     caf::anon_send(caf::actor{self_}, StopRun{"stop requested", false});

@@ -46,9 +46,9 @@ Result<CommitStart> start_of(const checkpoint::Loaded& commit) {
   if (text == nullptr) return damaged("it holds no ledger");
   const auto position = protocol::position_from_json(*where);
   if (!position) return damaged(position.error().message);
-  const auto json = parse_json(*text, "the ledger");
-  if (!json) return damaged(json.error().to_string());
-  auto ledger = protocol::ledger_from_json(*json);
+  const auto document = parse_json(*text, "the ledger");
+  if (!document) return damaged(document.error().to_string());
+  auto ledger = protocol::ledger_from_json(*document);
   if (!ledger) return damaged(ledger.error().message);
   return CommitStart{*position, *std::move(ledger)};
 }
@@ -172,9 +172,7 @@ Result<HeadOutcome> host(const SupervisorOptions& options, HeadStart start, Work
     return answer;
   }));
   TROUPE_TRY_STATUS(write_control_point(point));
-  const SignalThread signals([head](int signal) {
-    caf::anon_send(head, StopRun{signal == SIGINT ? "interrupted" : "terminated", signal == SIGTERM});
-  });
+  const SignalThread signals(head);
 
   waiter->wait_for(head);
   if (const pid_t last = agent.pid; last > 0) see_off(last);

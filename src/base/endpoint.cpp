@@ -1,5 +1,7 @@
 #include "base/endpoint.h"
 
+#include <unistd.h>
+
 #include <charconv>
 
 namespace troupe {
@@ -18,6 +20,12 @@ Result<Endpoint> parse_endpoint(std::string_view text) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size() || port == 0 || port > 65535) return wrong("a port is a number from 1 to 65535");
   return Endpoint{std::string(text.substr(0, colon)), static_cast<std::uint16_t>(port)};
+}
+
+std::string host_name() {
+  char name[256] = "localhost";
+  ::gethostname(name, sizeof name - 1);
+  return name;
 }
 
 } // namespace troupe

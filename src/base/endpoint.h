@@ -1,5 +1,5 @@
 /// @file
-/// HOST:PORT.
+/// HOST:PORT, and the name of this host.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +17,8 @@ struct Endpoint {
 [[nodiscard]] std::string to_string(const Endpoint& endpoint);
 /// "10.0.0.1:7700". Errors: kInvalidArgument naming what is wrong.
 [[nodiscard]] Result<Endpoint> parse_endpoint(std::string_view text);
+
+/// What this machine calls itself; "localhost" when it has no name.
+[[nodiscard]] std::string host_name();
 
 } // namespace troupe

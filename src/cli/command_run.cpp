@@ -11,6 +11,7 @@
 #include "actors/runtime/process.h"
 #include "actors/supervisor/control_log.h"
 #include "actors/supervisor/supervisor.h"
+#include "base/endpoint.h"
 #include "base/json.h"
 #include "cli/casting.h"
 #include "cli/common.h"
@@ -105,10 +106,8 @@ Result<int> play(Experiment experiment, const json& provenance) {
 
 // What run.json says besides the experiment.
 json provenance(const RunArguments& args) {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
   const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return {{"troupe", TROUPE_VERSION}, {"host", host}, {"started_unix_s", now}, {"files", args.files}, {"set", args.sets}};
+  return {{"troupe", TROUPE_VERSION}, {"host", host_name()}, {"started_unix_s", now}, {"files", args.files}, {"set", args.sets}};
 }
 
 Result<experiment::Loaded> load(const RunArguments& args) {

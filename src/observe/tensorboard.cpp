@@ -10,6 +10,8 @@
 #include <cstring>
 #include <optional>
 
+#include "base/endpoint.h"
+
 namespace troupe::observe {
 namespace {
 
@@ -182,10 +184,8 @@ std::string scalar_event(double wall_time_s, std::int64_t step, std::span<const 
 
 Result<TensorboardWriter> TensorboardWriter::create(const std::filesystem::path& folder, double wall_time_s) {
   TROUPE_TRY_STATUS(make_folders(folder));
-  char host[256] = "localhost";
-  ::gethostname(host, sizeof host - 1);
   const std::string name = "events.out.tfevents." + std::to_string(static_cast<std::int64_t>(wall_time_s)) + "." +
-                           host + "." + std::to_string(::getpid());
+                           host_name() + "." + std::to_string(::getpid());
   const std::filesystem::path path = folder / name;
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file.valid()) return tl::unexpected(system_error("cannot open", path, errno));
