@@ -221,6 +221,8 @@ class Head {
 
   // head_report.cpp: what people and scripts see
   void report_step(const StepDone& message);
+  void report_late_step(const StepDone& message);
+  void compare_bits(std::vector<observe::Metric>& out);
   void report_samples(const std::vector<std::uint64_t>& prompts);
   [[nodiscard]] observe::Progress progress() const;
   [[nodiscard]] observe::Summary summary() const;
@@ -265,6 +267,7 @@ class Head {
   std::uint64_t lease_request_ = 0;
 
   bool rolled_back_ = false;
+  std::optional<protocol::RunPosition> late_; // of a step that the lost head has not reported: its version, and the stage it belongs to
   std::uint64_t parameters_ = 0;
   std::map<std::uint32_t, PolicyVersion> adopted_ranks_; // what they hold, until all of them have said so
   std::map<std::string, std::string> rank_failures_;     // ranks' own last words

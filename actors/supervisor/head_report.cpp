@@ -44,21 +44,7 @@ void Head::report_step(const StepDone& message) {
     out.push_back({"kv_cache_usage_perc", kv});
   }
   out.push_back({"watcher/policy_version", static_cast<double>(message.version.step)});
-  // The probe's comparisons since the last step join those of the batch itself.
-  const auto find = [&](std::string_view name) { return std::find_if(out.begin(), out.end(), [&](const auto& m) { return m.name == name; }); };
-  if (const auto compared = find("bit_wise/tokens_compared"); compared != out.end()) tokens_compared_ += static_cast<std::uint64_t>(compared->value);
-  if (probe_tokens_ > 0) {
-    if (auto diff = find("bit_wise/logprob_diff/max"); diff != out.end()) diff->value = std::max(diff->value, probe_diff_);
-    else out.push_back({"bit_wise/logprob_diff/max", probe_diff_});
-    out.push_back({"bit_wise/probe_tokens_compared", static_cast<double>(probe_tokens_)});
-  }
-  probe_tokens_ = 0;
-  probe_diff_ = 0;
-  if (const auto diff = find("bit_wise/logprob_diff/max"); diff != out.end()) {
-    diff_max_ = std::max(diff_max_, diff->value);
-    if (diff->value > 0 && options_.invariant)
-      run_event(protocol::run::Broken{"numerics = \"invariant\" is violated: trainer and generator disagree on log-probs by up to " + std::to_string(diff->value)});
-  }
+  compare_bits(out);
   tokens_ += message.tokens;
   last_.step = batch.step;
   last_.stage = batch.stage;
@@ -75,6 +61,38 @@ void Head::report_step(const StepDone& message) {
   line.step += 1; // this step; the run director hears of it next
   line_ = line;
   observer_.step(std::move(batch), std::move(line));
+}
+
+// The probe's comparisons since the last step join those of the batch itself.
+void Head::compare_bits(std::vector<observe::Metric>& out) {
+  const auto find = [&](std::string_view name) { return std::find_if(out.begin(), out.end(), [&](const auto& m) { return m.name == name; }); };
+  if (const auto compared = find("bit_wise/tokens_compared"); compared != out.end()) tokens_compared_ += static_cast<std::uint64_t>(compared->value);
+  if (probe_tokens_ > 0) {
+    if (auto diff = find("bit_wise/logprob_diff/max"); diff != out.end()) diff->value = std::max(diff->value, probe_diff_);
+    else out.push_back({"bit_wise/logprob_diff/max", probe_diff_});
+    out.push_back({"bit_wise/probe_tokens_compared", static_cast<double>(probe_tokens_)});
+  }
+  probe_tokens_ = 0;
+  probe_diff_ = 0;
+  if (const auto diff = find("bit_wise/logprob_diff/max"); diff != out.end()) {
+    diff_max_ = std::max(diff_max_, diff->value);
+    if (diff->value > 0 && options_.invariant)
+      run_event(protocol::run::Broken{"numerics = \"invariant\" is violated: trainer and generator disagree on log-probs by up to " + std::to_string(diff->value)});
+  }
+}
+
+// A step that a lost head has not reported: what its rank knows of it.
+void Head::report_late_step(const StepDone& message) {
+  observe::MetricBatch batch;
+  batch.step = message.version.step;
+  batch.stage = options_.stages[late_->stage].spec.name;
+  batch.time_s = observer_.seconds_since_start();
+  for (const MetricValue& metric : message.metrics) batch.metrics.push_back({metric.name, metric.value});
+  compare_bits(batch.metrics);
+  tokens_ += message.tokens;
+  std::sort(batch.metrics.begin(), batch.metrics.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  observer_.step(std::move(batch), progress());
+  late_.reset();
 }
 
 void Head::report_samples(const std::vector<std::uint64_t>& prompts) {

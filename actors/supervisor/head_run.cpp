@@ -78,6 +78,7 @@ void Head::perform(const prun::Progress& e) {
 void Head::perform(const prun::Ended& e) { end(e.exit, e.reason); }
 
 void Head::step_done(const StepDone& message) {
+  if (begun_ && late_ && message.version == late_->version) return report_late_step(message);
   // An answer may come twice (the order is sent again while a step is long), or from an epoch that is over.
   if (!begun_ || message.version != PolicyVersion{run_.epoch(), run_.position().version.step + 1}) return;
   report_step(message);

@@ -39,17 +39,23 @@ void Observer::post(WorkThread::Command command) {
 }
 
 void Observer::complain(const Status& status) {
-  if (status || std::exchange(complained_, true)) return;
+  if (status || complained_.exchange(true)) return;
   log_error(status.error().to_string() + "; the run goes on without this record");
 }
 
 void Observer::step(observe::MetricBatch batch, observe::Progress progress) {
-  post([this, batch = std::move(batch), progress = std::move(progress)]() mutable {
-    if (const auto dropped = dropped_.exchange(0); dropped > 0) batch.metrics.push_back({"observe/records_dropped", static_cast<double>(dropped)});
-    complain(sinks_.metrics.write(observe::metrics_line(batch)));
+  if (const auto dropped = dropped_.exchange(0); dropped > 0) batch.metrics.push_back({"observe/records_dropped", static_cast<double>(dropped)});
+  complain(sinks_.metrics.write(observe::metrics_line(batch)));
+  post([this, batch = std::move(batch), progress = std::move(progress)] {
     if (sinks_.tensorboard) complain(sinks_.tensorboard->write(batch, unix_seconds()));
     line_.update(progress, std::chrono::steady_clock::now());
   });
+}
+
+std::uint64_t Observer::last_step() const {
+  const auto line = sinks_.metrics.last_line();
+  const auto parsed = nlohmann::json::parse(line.value_or(""), nullptr, false);
+  return parsed.is_object() ? parsed.value("step", std::uint64_t{0}) : 0;
 }
 
 void Observer::progress(observe::Progress progress) {

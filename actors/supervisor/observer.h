@@ -24,12 +24,15 @@
 
 namespace troupe::actors {
 
-/// Takes copies and writes them on a thread of its own: a slow disk never holds the head. Bounded; what does not fit is counted.
+/// Takes copies and writes them on a thread of its own, bounded; what does not fit is counted. Only a step's line of metrics.jsonl is written at
+/// once: the control log counts the step next, and a step that it counts has its line, whatever dies in between.
 class Observer {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Observer>> open(const SupervisorOptions& options);
 
   void step(observe::MetricBatch batch, observe::Progress progress);
+  /// The step of the newest line of metrics.jsonl, 0 without one.
+  [[nodiscard]] std::uint64_t last_step() const;
   void samples(std::vector<observe::SampleRecord> records);
   void event(std::string event, std::string actor, nlohmann::json fields);
   /// A line for people, above the progress line, and an event.
@@ -43,7 +46,8 @@ class Observer {
 
  private:
   struct Sinks {
-    observe::JsonlWriter metrics, samples, events;
+    observe::JsonlWriter metrics; ///< The head's thread; the others: thread_ only.
+    observe::JsonlWriter samples, events;
     std::optional<observe::TensorboardWriter> tensorboard;
   };
   Observer(const SupervisorOptions& options, Sinks sinks);
@@ -51,10 +55,10 @@ class Observer {
   void complain(const Status& status);
 
   std::filesystem::path folder_;
-  Sinks sinks_;                     // thread only, as the next three
-  observe::ProgressLine line_;
+  Sinks sinks_;
+  observe::ProgressLine line_;      // thread only, as the next
   observe::MemorySampler memory_;
-  bool complained_ = false;
+  std::atomic<bool> complained_{false};
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::atomic<std::uint64_t> dropped_{0};
   std::unique_ptr<WorkThread> thread_;

@@ -12,7 +12,7 @@
 namespace troupe::observe {
 namespace {
 
-// Length of the file up to and with its last newline.
+// Length of the first `size` bytes of the file up to and with their last newline.
 Result<off_t> whole_lines(int fd, off_t size, const std::filesystem::path& path) {
   char block[4096];
   for (off_t end = size; end > 0;) {
@@ -38,6 +38,17 @@ Result<JsonlWriter> JsonlWriter::open(const std::filesystem::path& path) {
   if (length != info.st_size && ::ftruncate(file.get(), length) != 0)
     return tl::unexpected(system_error("cannot cut the torn line of", path, errno));
   return JsonlWriter(std::move(file), path);
+}
+
+Result<std::string> JsonlWriter::last_line() const {
+  struct stat info {};
+  if (::fstat(file_.get(), &info) != 0) return tl::unexpected(system_error("cannot read", path_, errno));
+  if (info.st_size == 0) return std::string();
+  TROUPE_TRY(const off_t begin, whole_lines(file_.get(), info.st_size - 1, path_));
+  std::string line(static_cast<std::size_t>(info.st_size - 1 - begin), '\0');
+  if (::pread(file_.get(), line.data(), line.size(), begin) != static_cast<ssize_t>(line.size()))
+    return tl::unexpected(system_error("cannot read", path_, errno));
+  return line;
 }
 
 Status JsonlWriter::write(const nlohmann::json& line) {

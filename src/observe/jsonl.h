@@ -25,6 +25,8 @@ class JsonlWriter {
   /// Invalid UTF-8 is replaced, numbers that are not finite become null. Errors: kResourceExhausted when the disk is
   /// full.
   [[nodiscard]] Status write(const nlohmann::json& line);
+  /// The newest line without its newline, empty in an empty file: where a writer that was killed has stopped.
+  [[nodiscard]] Result<std::string> last_line() const;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -29,6 +29,18 @@ TEST_F(JsonlTest, OneObjectPerStep) {
   EXPECT_EQ(*read_file(path), "{\"reward/mean\":0.25,\"stage\":\"rl\",\"step\":3,\"time\":1.5,\"x\":null}\n");
 }
 
+TEST_F(JsonlTest, KnowsItsNewestLine) {
+  for (const std::string& before : {std::string(), std::string("{\"step\":1}\n"), std::string("{\"step\":1}\n{\"torn")}) {
+    ASSERT_TRUE(write_file_atomic(path, before));
+    auto writer = JsonlWriter::open(path);
+    ASSERT_TRUE(writer);
+    EXPECT_EQ(writer->last_line().value(), before.empty() ? "" : "{\"step\":1}");
+    const std::string long_text(9000, 'x');
+    ASSERT_TRUE(writer->write({{"x", long_text}}));
+    EXPECT_EQ(writer->last_line().value(), "{\"x\":\"" + long_text + "\"}");
+  }
+}
+
 TEST_F(JsonlTest, ContinuesAFileAndCutsATornLine) {
   for (const std::string& torn : {std::string("{\"step\":1}\n{\"st"), "{\"step\":1}\n" + std::string(9000, 'x')}) {
     ASSERT_TRUE(write_file_atomic(path, torn));

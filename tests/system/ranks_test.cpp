@@ -14,7 +14,7 @@ class RanksTest : public DeathTest {
 };
 
 TEST_F(RanksTest, ADeadRankCostsOneEpochAndTheOtherOneLivesOn) {
-  start({"--set", "trainer.ranks=2", "--set", "stage.rl.steps=110", "--set", "checkpoint.every=20", "--set", "task.reward={type=\"regex\",pattern=\"7$\"}"});
+  start({"--set", "trainer.ranks=2", "--set", "stage.rl.steps=500", "--set", "checkpoint.every=25", "--set", "task.reward={type=\"regex\",pattern=\"7$\"}"});
   ASSERT_TRUE(wait_until([&] { return training_rl(25); }));
   const auto before = pids();
   ASSERT_EQ(before.count("rank/0") + before.count("rank/1"), 2u);
@@ -27,7 +27,7 @@ TEST_F(RanksTest, ADeadRankCostsOneEpochAndTheOtherOneLivesOn) {
   ASSERT_TRUE(wait_until([&] { return steps_reported().size() > trained + 5; }, 20s));
   ASSERT_EQ(::kill(before.at("rank/0"), SIGKILL), 0); // the one that publishes and saves
   ASSERT_TRUE(wait_until([&] { return events("mesh_ready").size() == 3; }, 20s));
-  expect_done(130);
+  expect_done(520);
   EXPECT_EQ(events("rollback").size(), 2u) << "one epoch for each";
   EXPECT_EQ(summary()["restarts"], 2);
 }
