@@ -24,7 +24,8 @@ std::size_t serving_rollouts(const LiveRun& run, bool any_state) {
   return count;
 }
 
-// From the kill until the replacement holds at least the version that the trainer had then, and is routable.
+// From the kill until the replacement has delivered its first sample: later than its first token by at most the five tokens of a sum. It holds at
+// least the version that the trainer had at the kill.
 Result<double> kill_seconds(LiveRun& run, const std::string& victim) {
   const json before = run.actor(victim), rank = run.actor("rank/0");
   if (!before.is_object() || !before["pid"].is_number() || !rank.is_object())
@@ -36,7 +37,7 @@ Result<double> kill_seconds(LiveRun& run, const std::string& victim) {
       [&] {
         const json now = run.actor(victim);
         return now.is_object() && now["state"] == "serving" && now["restarts"] > before["restarts"] &&
-               now["version"].is_object() && now["version"]["step"] >= rank["version"]["step"];
+               now["version"].is_object() && now["version"]["step"] >= rank["version"]["step"] && now["samples"] > 0;
       },
       kPause));
   return seconds(std::chrono::steady_clock::now() - start);
@@ -97,7 +98,7 @@ Status run_recovery(Context& context) {
     context.add({std::string("recovery.") + name, value, unit, {}, more});
   };
   add("rollout_killed", median(took), "s",
-      {{"to", "replacement serves at the version of the kill or newer"},
+      {{"to", "first sample of the replacement, at the version of the kill or newer"},
        {"repeats", repeats},
        {"worst", percentile(took, 1)},
        {"restart_pause_ms", 200}});

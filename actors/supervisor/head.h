@@ -76,6 +76,7 @@ class Head {
     std::int32_t pid = 0;
     PolicyVersion version;
     bool holds = false; // said so when it came
+    std::uint64_t samples = 0; // that came from it
   };
   struct NodeEntry {
     caf::actor agent;
@@ -117,6 +118,7 @@ class Head {
   void begin_cold(const std::string& why_not_warm);
   void begin_warm(PolicyVersion rank);
   void want_workers();
+  void serve_with(std::uint32_t rollouts);
   void adopt_children(const NodeHello& hello, protocol::NodeId node);
   void adopt_worker(const Hello& hello, const protocol::WorkerId& id);
   void register_worker(const protocol::WorkerId& id);

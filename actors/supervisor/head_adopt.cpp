@@ -68,8 +68,14 @@ void Head::want_workers() {
   for (const RoleRow& row : roster()) {
     const auto scaled = start_.wanted.find(row.role);
     const bool was_scaled = scaled != start_.wanted.end();
-    member_event(pm::SetWanted{row.role, was_scaled ? scaled->second.count : row.count(options_), was_scaled ? scaled->second.generation : 1});
+    const pm::SetWanted wanted{row.role, was_scaled ? scaled->second.count : row.count(options_), was_scaled ? scaled->second.generation : 1};
+    if (row.role == Role::kRollout) serve_with(wanted.count);
+    member_event(wanted);
   }
+}
+
+void Head::serve_with(std::uint32_t rollouts) {
+  if (options_.membership.spares > 0) rollout_event(pr::ServeWith{rollouts});
 }
 
 // The workers of an agent that belonged to the lost head.

@@ -49,7 +49,8 @@ void Head::node_joined(const NodeHello& hello, const caf::actor& agent) {
   const auto id = node_id(hello.node);
   const bool adopted = start_.warm && !begun_ && hello.term < start_.term; // it belonged to the lost head
   const bool local = id == kOwnMachine;
-  const bool known = local || adopted || (id && admitted_.erase(*id) > 0);
+  const bool ours = local && hello.pid == agent_.pid; // not the word of a dead one, that its end has overtaken
+  const bool known = ours || adopted || (id && admitted_.erase(*id) > 0);
   if (!id || nodes_.contains(*id) || !known || (hello.term != start_.term && !adopted)) {
     self_->send(agent, FencedOff{hello.node + " (term " + std::to_string(hello.term) + ") is not, or no longer, part of this run (term " +
                                  std::to_string(start_.term) + ")"});

@@ -176,11 +176,14 @@ json Head::actors_json() const {
     json version = nullptr;
     if (id.role == Role::kRank) version = {{"epoch", run_.position().version.epoch}, {"step", run_.position().version.step}};
     else if (joined && id.role == Role::kRollout) version = {{"epoch", worker->second.version.epoch}, {"step", worker->second.version.step}};
+    const protocol::PoolWorker* pooled = rollout_.workers().find(id);
     list.push_back({{"name", name},
                     {"role", std::string(to_string(id.role))},
                     {"node", to_string(member.node)},
                     {"pid", pid != pids_.end() ? json(pid->second) : json(nullptr)},
                     {"state", std::string(to_string(member.state))},
+                    {"samples", joined ? worker->second.samples : 0},
+                    {"spare", pooled != nullptr && pooled->spare},
                     {"version", version},
                     {"restarts", member.restarts}});
   }
@@ -200,6 +203,7 @@ json Head::scale(const json& request) {
   if (const auto logged = log_.append_or_fail(protocol::control::Wanted{wanted.role, wanted.count, wanted.generation}); !logged) // before it takes effect
     return {{"ok", false}, {"error", logged.error().to_string()}};
   observer_.event("scale", std::string(to_string(*role)), {{"count", count}, {"generation", wanted.generation}});
+  if (*role == Role::kRollout) serve_with(wanted.count);
   member_event(wanted);
   return {{"ok", true}, {"role", std::string(to_string(*role))}, {"count", count}, {"generation", wanted.generation}};
 }

@@ -133,6 +133,7 @@ void Head::perform(const pr::Fail& e) { run_event(protocol::run::Broken{e.reason
 void Head::samples_done(const SamplesDone& message) {
   const auto id = worker_id(message.worker, message.incarnation);
   if (!id) return;
+  if (WorkerEntry* worker = entry(*id)) worker->samples += message.samples.size();
   for (const SampleResult& sample : message.samples) {
     const auto name = sample_name(message.eval, message.evaluation, sample.id);
     if (!message.eval) {

@@ -114,6 +114,7 @@ actors::SupervisorOptions supervisor_options(const Experiment& e) {
   o.run = e.control.run;
   o.rollout = e.rollout.limits;
   o.membership = e.control.membership;
+  o.membership.spares = e.rollout.spares;
   o.commit = e.checkpoint.commit;
   return o;
 }

@@ -52,7 +52,8 @@ int list_actors(const Target& target) {
   std::vector<std::vector<std::string>> rows;
   for (const json& a : result["actors"]) {
     const json& v = a["version"];
-    rows.push_back({a["name"], a["node"], a["pid"].is_null() ? "-" : std::to_string(a["pid"].get<long long>()), a["state"],
+    rows.push_back({a["name"], a["node"], a["pid"].is_null() ? "-" : std::to_string(a["pid"].get<long long>()),
+                    a["spare"].get<bool>() ? "spare" : a["state"].get<std::string>(),
                     v.is_null() ? "-" : "e" + std::to_string(v["epoch"].get<long long>()) + ".s" + std::to_string(v["step"].get<long long>()),
                     std::to_string(a["restarts"].get<long long>())});
   }

@@ -51,7 +51,7 @@ json plan_json(const Experiment& e) {
   // float32 weights, gradients, two moments, packed copies, two publication slots; a checkpoint is weights and moments.
   add("rank", e.trainer.ranks, experiment::rank_threads(e), count * 4 * (1 + 1 + 2 + 1 + 2));
   add("checkpoint_writer", 1, 1, count * 4 * 3);
-  if (rollouts) add("rollout", e.rollout.workers, e.rollout.threads, count * 4 * 3 + e.rollout.engine.kv_memory.count);
+  if (rollouts) add("rollout", e.rollout.workers + e.rollout.spares, e.rollout.threads, count * 4 * 3 + e.rollout.engine.kv_memory.count);
   if (rollouts) add("environment", e.environment.runners, 1, 0);
   json stages = json::array();
   for (const auto& stage : e.stages) stages.push_back(stage_json(e, stage));

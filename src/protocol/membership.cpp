@@ -175,12 +175,17 @@ void Membership::check_deadlines() {
   }
 }
 
+std::uint32_t Membership::target(Role name, const RoleState& state) const {
+  return state.wanted + (name == Role::kRollout && state.wanted > 0 ? options_.spares : 0);
+}
+
 void Membership::balance(Role name, RoleState& state) {
+  const std::uint32_t target = this->target(name, state);
   std::uint32_t present = 0;
   for (const auto& [id, member] : members_) present += id.role == name && !member.unwanted ? 1 : 0;
-  if (present < state.wanted && !state.given_up) start_missing(name, state, state.wanted - present);
+  if (present < target && !state.given_up) start_missing(name, state, target - present);
   // Before the first SetWanted nothing is known about what is too much (adopted workers).
-  if (present > state.wanted && state.generation > 0) drain_surplus(name, present - state.wanted);
+  if (present > target && state.generation > 0) drain_surplus(name, present - target);
 }
 
 void Membership::start_missing(Role name, RoleState& state, std::uint32_t missing) {

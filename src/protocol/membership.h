@@ -214,6 +214,7 @@ class Membership {
   enum class Blame { kWorker, kNode };
   void check_deadlines();
   void balance(Role name, RoleState& state);
+  [[nodiscard]] std::uint32_t target(Role name, const RoleState& state) const;
   void start_missing(Role name, RoleState& state, std::uint32_t missing);
   void drain_surplus(Role name, std::uint32_t surplus);
   void retire(Member& member);

@@ -65,6 +65,7 @@ struct MembershipOptions {
   Duration drain_deadline = 10s;     ///< What a leaving worker gets to finish or hand back its samples.
   Duration drain_grace = 5s;         ///< After the drain deadline, before it is killed.
   std::uint32_t workers_max = 4096;  ///< Wanted workers of one role at most.
+  std::uint32_t spares = 0;          ///< Rollout workers kept beyond the wanted ones while any are wanted.
   std::uint32_t nodes_max = 1024;    ///< Machines of one run at most.
   RestartOptions restart;            ///< Applies to each role on its own.
 };

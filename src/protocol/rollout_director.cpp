@@ -228,8 +228,11 @@ void RolloutDirector::on(const SampleDone& e) {
 void RolloutDirector::on(const SampleFailed& e) {
   if (fenced(e.epoch)) return;
   if (!fail_sample(e.name, e.attempt, e.worker)) return;
-  note(LogLevel::kWarning, "sample " + to_string(e.name) + ", attempt " + std::to_string(e.attempt) + " on " +
-                               to_string(e.worker) + " failed: " + e.reason);
+  // The same randomness and the same failure: a third attempt would tell nothing new.
+  const bool poison = e.name.kind == WorkKind::kTrain && poison_.second_identical(to_string(e.name), e.reason);
+  note(LogLevel::kWarning, "sample " + to_string(e.name) + ", attempt " + std::to_string(e.attempt) + " on " + to_string(e.worker) +
+                               " failed" + (poison ? " twice in the same way and is not tried again: " : ": ") + e.reason);
+  if (poison && ledger_.find(e.name.id.prompt) != nullptr) cancel_group(e.name.id.prompt, CancelReason::kAttempts);
 }
 
 void RolloutDirector::on(const SampleReturned& e) {
@@ -257,6 +260,8 @@ void RolloutDirector::on(const Evaluate& e) {
   if (!loop_) trainer_ = std::max(trainer_, e.version);
   if (const Status added = evaluations_.add(e); !added) fail(added.error().message);
 }
+
+void RolloutDirector::on(const ServeWith& e) { serve_with_ = e.count; }
 
 void RolloutDirector::on(const Pause&) { paused_ = true; }
 

@@ -6,7 +6,7 @@
 ///   so the age at use is at most S + ceil((W-1)/P); it is checked again at consumption against the age bound.
 /// - A slot is freed only after the pull of the version its step made, so every new group is born fresh.
 /// - After step k: StartPublish(k) once the pull of k-1 is over, then the next train step, while workers pull.
-/// - A worker is routable when it serves, is not suspect, not draining, and holds the served version.
+/// - A worker is routable when it serves, is not suspect, not draining, no spare, and holds the served version.
 ///
 /// One instance lives as long as the run; `BeginTraining` starts the loop of an rl stage. See rollout_events.h.
 #pragma once
@@ -19,6 +19,7 @@
 
 #include "protocol/evaluations.h"
 #include "protocol/ledger.h"
+#include "protocol/restart_policy.h"
 #include "protocol/rollout_events.h"
 #include "protocol/worker_pool.h"
 
@@ -91,6 +92,7 @@ class RolloutDirector {
   void on(const rollout::SampleReturned& e);
   void on(const rollout::BeginTraining& e);
   void on(const rollout::Evaluate& e);
+  void on(const rollout::ServeWith& e);
   void on(const rollout::Pause& e);
   void on(const rollout::Resume& e);
   void on(const rollout::Drain& e);
@@ -119,6 +121,7 @@ class RolloutDirector {
     WorkerId owner;
     TimePoint last_news;
   };
+  void choose_spares();
   void route();
   void route_evaluations();
   void route_groups();
@@ -165,12 +168,14 @@ class RolloutDirector {
   std::optional<Train> training_;                   // at most one
   std::map<PolicyVersion, std::uint64_t> held_;     // slots that wait for the pull of that version
   bool loop_ = false;                               // an rl stage is on
+  std::optional<std::uint32_t> serve_with_;         // without: every worker gets work
   bool paused_ = false;
   bool draining_ = false;
   bool drained_sent_ = false;
   bool failed_ = false;
   std::uint64_t steps_done_ = 0;
   std::uint64_t barren_groups_ = 0;                 // left without a trainable group in between
+  PoisonTracker poison_;
   std::uint64_t next_work_ = 1;
   std::uint64_t age_max_ = 0;
   std::uint64_t fenced_ = 0;

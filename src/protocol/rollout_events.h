@@ -164,6 +164,10 @@ struct Evaluate {
   PolicyVersion version;
   std::uint64_t problems = 0;
 };
+/// At most `count` workers get work; those beyond are spares that pull every version and wait.
+struct ServeWith {
+  std::uint32_t count = 0;
+};
 struct Pause {};   ///< No new dispatches and no new train steps until Resume; running work goes on.
 struct Resume {};
 struct Drain {};   ///< First stop: ends with `Drained` when no train step is running. Nothing is started any more.
@@ -175,7 +179,7 @@ struct End {
 using Event = std::variant<TrainerReady, TrainerLost, RolledBack, StepDone, Published, PublishFailed, WorkerJoined,
                            WorkerPulled, WorkerPullFailed, WorkerSuspected, WorkerCleared, WorkerDraining, WorkerGone,
                            WorkerProgress, WorkRefused, SampleDone, SampleFailed, SampleReturned, BeginTraining,
-                           Evaluate, Pause, Resume, Drain, End, Wake>;
+                           Evaluate, ServeWith, Pause, Resume, Drain, End, Wake>;
 
 // ---- effects ------------------------------------------------------------------------------------------------------
 

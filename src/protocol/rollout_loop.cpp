@@ -18,6 +18,7 @@ void RolloutDirector::advance() {
   publish();  // a step that ended with a cancelled batch may leave a version to publish
   open_groups();
   if (failed_) return;
+  choose_spares();
   route();
   while (auto done = evaluations_.take_finished()) emit(std::move(*done));  // an evaluation without problems
   finish_training();

@@ -12,6 +12,31 @@ std::string rollout::to_string(const SampleName& name) {
   return "eval " + std::to_string(name.evaluation) + " problem " + std::to_string(name.id.prompt);
 }
 
+// Spares take over from the lowest index up. Who is too many (a suspect came back, a replacement joined) stays as a spare: the idlest, then the
+// highest index; what it has it finishes.
+void RolloutDirector::choose_spares() {
+  if (!serve_with_) return;
+  const auto fit = [](const PoolWorker& worker) { return worker.state == WorkerState::kServing && !worker.suspect && !worker.unfit; };
+  std::vector<PoolWorker*> serving, spares;
+  for (auto& [id, worker] : pool_.all()) {
+    if (!fit(worker)) continue;
+    if (!worker.spare) serving.push_back(&worker);
+    else if (worker.holds == served_) spares.push_back(&worker);
+  }
+  const auto key = [](const PoolWorker* worker) { return std::pair(worker->load == 0, worker->id.index); };
+  std::sort(serving.begin(), serving.end(), [&](const PoolWorker* a, const PoolWorker* b) { return key(a) < key(b); });
+  while (serving.size() > *serve_with_) {
+    serving.back()->spare = true;
+    serving.pop_back();
+  }
+  for (PoolWorker* worker : spares) {
+    if (serving.size() >= *serve_with_) return;
+    worker->spare = false;
+    serving.push_back(worker);
+    note(LogLevel::kInfo, to_string(worker->id) + " was a spare and takes over");
+  }
+}
+
 void RolloutDirector::route() {
   if (paused_ || draining_ || !served_) return;
   route_evaluations();

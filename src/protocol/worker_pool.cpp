@@ -32,7 +32,7 @@ const PoolWorker* WorkerPool::find(WorkerId id) const {
 }
 
 bool WorkerPool::routable(const PoolWorker& worker, std::optional<PolicyVersion> served) {
-  return worker.state == WorkerState::kServing && !worker.suspect && !worker.unfit && served && worker.holds == served;
+  return worker.state == WorkerState::kServing && !worker.suspect && !worker.unfit && !worker.spare && served && worker.holds == served;
 }
 
 PoolWorker* WorkerPool::pick(std::optional<PolicyVersion> served, std::uint32_t samples, std::uint32_t samples_max,

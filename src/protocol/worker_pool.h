@@ -29,6 +29,7 @@ struct PoolWorker {
   TimePoint retry_at{};                ///< Not told again before.
   TimePoint full_until{};              ///< Refused work for lack of room; not asked again before.
   bool in_round = false;               ///< The open pull round waits for it.
+  bool spare = false;                  ///< Kept warm, gets no work until one that does is lost.
   bool unfit = false;                  ///< Reported unfit; never routable again.
   std::uint32_t load = 0;              ///< Samples assigned.
 };

@@ -30,14 +30,32 @@ TEST(DirectorFaults, AFailingSampleIsRetriedThenItsGroupIsCancelled) {  // V20 a
   for (std::uint32_t attempt = 1; attempt <= 3; ++attempt) {
     ASSERT_EQ(bench.running.at(sample(0, 0)).attempt, attempt);
     bench.running.erase(sample(0, 0));
-    last = bench.send(SampleFailed{rollout_worker(0), 0, sample(0, 0), attempt, "the environment said no"});
-    EXPECT_THAT(all<Note>(last).back().text, HasSubstr("the environment said no"));
+    const std::string reason = "the environment said no, " + std::to_string(attempt);
+    last = bench.send(SampleFailed{rollout_worker(0), 0, sample(0, 0), attempt, reason});
+    EXPECT_THAT(all<Note>(last).back().text, HasSubstr("failed: " + reason));
   }
   EXPECT_TRUE(has<CancelSamples>(last)) << "the other sample of the group is stopped";
   EXPECT_THAT(all<DropResults>(last)[0].prompt, 0u);
   const LedgerCounters c = bench.director.stats().prompts;
   EXPECT_EQ(c.cancelled_by[static_cast<std::size_t>(CancelReason::kAttempts)], 1u);
   EXPECT_TRUE(bench.running.contains(sample(1, 0))) << "the next prompt took the slot";
+}
+
+TEST(DirectorFaults, ASampleThatFailsTwiceInTheSameWayIsPoison) {
+  DirectorBench bench;
+  bench.begin(small_plan(1, 2), 1);
+  const auto fail = [&](SampleName name, std::uint32_t attempt, const std::string& reason) {
+    bench.running.erase(name);
+    return bench.send(SampleFailed{rollout_worker(0), 0, name, attempt, reason});
+  };
+  fail(sample(0, 0), 1, "division by zero");
+  fail(sample(0, 1), 1, "division by zero"); // another sample: its own first failure
+  EXPECT_TRUE(bench.running.contains(sample(0, 0)) && bench.running.contains(sample(0, 1)));
+  const auto last = fail(sample(0, 0), 2, "division by zero");
+  EXPECT_THAT(all<Note>(last).front().text, HasSubstr("twice in the same way"));
+  EXPECT_FALSE(bench.running.contains(sample(0, 1))) << "its group goes with it";
+  EXPECT_EQ(bench.director.stats().prompts.cancelled_by[static_cast<std::size_t>(CancelReason::kAttempts)], 1u);
+  EXPECT_TRUE(bench.running.contains(sample(1, 0)));
 }
 
 TEST(DirectorFaults, ARunWhoseEverySampleFailsEndsWithCounts) {  // V20 a
@@ -51,6 +69,38 @@ TEST(DirectorFaults, ARunWhoseEverySampleFailsEndsWithCounts) {  // V20 a
   }
   ASSERT_TRUE(has<Fail>(last));
   EXPECT_THAT(all<Fail>(last)[0].reason, HasSubstr("10 failed"));
+}
+
+TEST(DirectorSpares, ASpareTakesOverFromADeadOrFrozenWorkerAndTheReplacementIsTheNextSpare) {
+  DirectorBench bench;
+  bench.send(ServeWith{2});
+  bench.begin(small_plan(4, 2, 1), 3);
+  const auto busy = [&] {
+    std::set<WorkerId> ids;
+    for (const auto& [name, a] : bench.running) ids.insert(a.worker);
+    return ids;
+  };
+  EXPECT_THAT(busy(), ElementsAre(rollout_worker(0), rollout_worker(1)));
+  EXPECT_EQ(bench.director.stats().workers_routable, 2u);
+  EXPECT_EQ(bench.director.workers().find(rollout_worker(2))->holds, bench.director.served()) << "a spare is warm";
+
+  std::erase_if(bench.running, [](const auto& e) { return e.second.worker == rollout_worker(1); });
+  bench.send(WorkerGone{rollout_worker(1), "killed by signal 9"});
+  EXPECT_THAT(busy(), ElementsAre(rollout_worker(0), rollout_worker(2))) << "at once: nothing has to start or pull";
+  bench.send(WorkerJoined{rollout_worker(1, 1), {}});
+  EXPECT_TRUE(bench.director.workers().find(rollout_worker(1, 1))->spare);
+  EXPECT_FALSE(bench.director.workers().find(rollout_worker(2))->spare) << "who took over keeps the work";
+
+  bench.send(WorkerSuspected{rollout_worker(0)});
+  EXPECT_FALSE(bench.director.workers().find(rollout_worker(1, 1))->spare);
+  bench.send(WorkerCleared{rollout_worker(0)});
+  EXPECT_EQ(bench.director.stats().workers_routable, 2u) << "one of three is too many again";
+  EXPECT_FALSE(bench.director.workers().find(rollout_worker(0))->spare) << "it still has its samples";
+
+  bench.send(ServeWith{3}); // scale
+  EXPECT_EQ(bench.director.stats().workers_routable, 3u);
+  bench.send(ServeWith{0});
+  EXPECT_EQ(bench.director.stats().workers_routable, 0u);
 }
 
 TEST(DirectorFaults, ADeadWorkersSamplesAreReissuedAndTheGroupCompletes) {  // V20 b

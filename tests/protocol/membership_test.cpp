@@ -53,6 +53,20 @@ class Company {
   std::uint64_t generation = 0;
 };
 
+TEST(Membership, SparesAreKeptBeyondTheWantedWhileAnyAre) {
+  MembershipOptions options;
+  options.spares = 2;
+  Company c(options);
+  c.send(NodeJoined{kNode1});
+  c.scale(3);
+  EXPECT_EQ(c.serving(), 5u);
+  c.send(SetWanted{Role::kEnvironment, 1, 1});
+  EXPECT_EQ(c.core.count(Role::kEnvironment, MemberState::kServing), 1u) << "rollouts only";
+  EXPECT_EQ(c.core.wanted(Role::kRollout), 3u);
+  const auto drained = all<DrainWorker>(c.scale(0));
+  EXPECT_EQ(drained.size(), 5u) << "nobody is kept for no work";
+}
+
 TEST(Membership, StartsWhatIsWantedSpreadOverTheNodes) {
   Company c;
   EXPECT_FALSE(has<StartWorker>(c.scale(3))) << "there is no machine yet";

@@ -25,6 +25,7 @@ struct Scenario {
   protocol::RolloutPlan plan;
   std::vector<protocol::StageSpec> stages;
   std::uint32_t workers = 2;
+  std::uint32_t spares = 0;
   std::uint64_t problems = 3;
   double sample_failures = 0;
 };
@@ -53,8 +54,8 @@ class Head final : public HeadEar {
   void freeze(Duration time);
   void jump_clock(Duration by);
   /// The agent's process is gone, or its connection.
-  void agent_gone(const std::string& how);
-  void agent_hello();
+  void agent_gone(const std::shared_ptr<Agent>& agent, const std::string& how);
+  void agent_hello(const std::shared_ptr<Agent>& agent);
   void die();  ///< kill -9.
 
   void hear(WorkerId from, const protocol::rollout::Event& event) override;
@@ -90,6 +91,7 @@ class Head final : public HeadEar {
   void begin_cold(const std::string& why_not_warm);
   void begin_warm(PolicyVersion rank);
   void want_workers();
+  void serve_with(std::uint32_t rollouts);
   void start_agent();
   void register_worker(WorkerId id);
 
@@ -154,6 +156,7 @@ class Head final : public HeadEar {
   std::uint32_t start_epoch_ = 0;
   std::optional<protocol::RunPosition> warm_commit_;  // what the living run may be taken back to
   std::map<protocol::Role, protocol::control::WantedCount> start_wanted_;
+  std::uint32_t serve_with_ = 0;
   protocol::RunDirector run_;
   protocol::RolloutDirector rollouts_;
   protocol::Membership membership_;
@@ -162,6 +165,7 @@ class Head final : public HeadEar {
   std::shared_ptr<Line> line_ = std::make_shared<Line>();
   bool begun_ = false, warm_begin_ = false, step_ahead_ = false;
   bool node_there_ = false;
+  std::shared_ptr<Agent> counted_on_;  ///< The agent that it started last, or that the log names, until it is known to be gone.
   std::vector<std::pair<WorkerId, std::optional<PolicyVersion>>> early_, before_node_;
   std::map<WorkerId, std::optional<PolicyVersion>> joined_;  // and what they held when they came
   std::map<WorkerId, TimePoint> draining_since_, killing_since_;

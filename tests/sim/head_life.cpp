@@ -24,8 +24,9 @@ RolloutOptions rollout_options() {
   return o;
 }
 
-MembershipOptions membership_options() {
+MembershipOptions membership_options(const Scenario& scenario) {
   MembershipOptions o;
+  o.spares = scenario.spares;
   o.drain_deadline = 2s;
   o.drain_grace = 1s;
   o.join_deadline = 5s;
@@ -78,7 +79,7 @@ Head::Head(Machine& machine, const Scenario& scenario)
       start_wanted_(disk_.log.wanted),
       run_(run_options(), scenario.stages),
       rollouts_(rollout_options(), {}),
-      membership_(membership_options()),
+      membership_(membership_options(scenario)),
       checkpoints_(checkpoint_options(), 0, 1) {
   line_->head = this;
 }
@@ -88,6 +89,7 @@ Head::~Head() { line_->head = nullptr; }
 // As supervisor.cpp does before the first actor.
 bool Head::start() {
   if (machine_.agent->alive && !disk_.log.ended) warm_ = disk_.log;
+  if (warm_) counted_on_ = machine_.agent;
   if (disk_.newest) {
     const Commit& commit = disk_.commits.at(*disk_.newest);
     start_position_ = commit.position;
@@ -143,9 +145,15 @@ void Head::want_workers() {
     const auto scaled = start_wanted_.find(role);
     const std::uint32_t usual = role == Role::kRollout ? scenario_.workers : 1;
     const bool was_scaled = scaled != start_wanted_.end();
-    feed(membership_, membership::Event{membership::SetWanted{role, was_scaled ? scaled->second.count : usual,
-                                                              was_scaled ? scaled->second.generation : 1}});
+    const membership::SetWanted wanted{role, was_scaled ? scaled->second.count : usual, was_scaled ? scaled->second.generation : 1};
+    if (role == Role::kRollout) serve_with(wanted.count);
+    feed(membership_, membership::Event{wanted});
   }
+}
+
+void Head::serve_with(std::uint32_t rollouts) {
+  serve_with_ = rollouts;
+  feed(rollouts_, rollout::Event{rollout::ServeWith{rollouts}});
 }
 
 void Head::start_agent() {
@@ -153,14 +161,16 @@ void Head::start_agent() {
   machine_.agent = std::make_shared<Agent>();
   machine_.agent->line = line_;
   machine_.ever_started.push_back(machine_.agent);
-  world_.send_reliably(3, [line = line_, this] {
-    if (line->head) agent_hello();
+  counted_on_ = machine_.agent;
+  world_.send_reliably(3, [line = line_, agent = machine_.agent, this] {
+    if (line->head) agent_hello(agent);
   });
 }
 
 // Of a new agent, or of one that belonged to the lost head: with everybody it ever started.
-void Head::agent_hello() {
-  receive([this] {
+void Head::agent_hello(const std::shared_ptr<Agent>& agent) {
+  receive([this, agent] {
+    if (agent != counted_on_) return;  // the word of a dead one, that its end has overtaken
     if (std::exchange(node_there_, true)) return;
     const bool adopted = warm_ && !begun_;
     feed(membership_, membership::Event{membership::NodeJoined{kNode}});
@@ -212,6 +222,7 @@ bool Head::scale(std::uint32_t count) {
   world_.log("scale rollout=" + std::to_string(count));
   const membership::SetWanted wanted{Role::kRollout, count, membership_.generation(Role::kRollout) + 1};
   if (!log_record(control::Wanted{wanted.role, wanted.count, wanted.generation})) return false;
+  serve_with(count);
   feed(membership_, membership::Event{wanted});
   return true;
 }
@@ -237,7 +248,7 @@ void Head::freeze(Duration time) {
     if (number != freezes_ || !alive_) return;
     frozen_ = false;
     for (auto& action : std::exchange(inbox_, {})) receive(std::move(action));
-    if (time >= kPatience) agent_gone("the connection to it is gone");
+    if (time >= kPatience) agent_gone(counted_on_, "the connection to it is gone");
   });
 }
 
@@ -253,13 +264,13 @@ void Head::jump_clock(Duration by) {
   receive([this] { feed(run_, Wake{}); });
 }
 
-void Head::agent_gone(const std::string& how) {
-  receive([this, how] {
-    if (!node_there_) return;
+void Head::agent_gone(const std::shared_ptr<Agent>& agent, const std::string& how) {
+  receive([this, agent, how] {
+    if (!agent || counted_on_ != agent) return;  // heard of it before
     world_.log("the agent is gone: " + how);
+    counted_on_.reset();
     machine_.end_agent();
-    node_there_ = false;
-    feed(membership_, membership::Event{membership::NodeLost{kNode, how}});
+    if (std::exchange(node_there_, false)) feed(membership_, membership::Event{membership::NodeLost{kNode, how}});
     world_.after(world_.millis(100, 1000), [this] {
       receive([this] {
         if (!node_there_) start_agent();
@@ -298,6 +309,7 @@ void Head::check() {
   require(s.evaluation_dispatched == s.evaluation_delivered + s.evaluation_cancelled + s.evaluation_in_flight,
           "evaluation work is conserved");
   require(c.in_flight + s.slots_held <= std::max(s.slots, c.in_flight), "at most B groups are open");
+  require(s.workers_routable <= serve_with_, "spares get no work");
   const std::uint64_t stale = c.cancelled_by[static_cast<std::size_t>(CancelReason::kStale)];
   require(scenario_.plan.max_age || stale == 0, "by construction no group outlives the worst age");
   std::map<WorkerId, std::uint32_t> load;

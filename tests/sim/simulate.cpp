@@ -26,6 +26,7 @@ Scenario scenario_of(World& world) {
   s.plan.empty_batches_max = 1000;
   if (world.chance(0.2)) s.plan.max_age = s.plan.staleness;
   s.workers = static_cast<std::uint32_t>(world.between(1, 4));
+  s.spares = s.workers % 2;
   s.sample_failures = world.chance(0.5) ? 0.05 : 0;
   StageSpec sft;
   sft.kind = StageKind::kSft;
@@ -183,8 +184,8 @@ class Run {
     if (!machine_.agent->alive) return false;
     world_.log("the agent dies");
     machine_.end_agent();
-    world_.after(world_.millis(1, 20), [head = head_, line = machine_.agent->line] {
-      if (head->line() == line) head->agent_gone("killed by signal 9");
+    world_.after(world_.millis(1, 20), [head = head_, agent = machine_.agent] {
+      if (head->line() == agent->line) head->agent_gone(agent, "killed by signal 9");
     });
     return true;
   }
@@ -231,7 +232,7 @@ class Run {
     world_.after(world_.millis(10, 200), [head, agent] {
       if (!agent->alive || !head->alive()) return;
       agent->line = head->line();
-      head->agent_hello();
+      head->agent_hello(agent);
     });
     for (const auto& [id, child] : agent->children)
       world_.after(world_.millis(10, 200), [child = child, head] { child->deliver([child, head] { child->find_head(head->line()); }); });

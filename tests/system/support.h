@@ -85,6 +85,7 @@ class RunTest : public testing::Test {
  protected:
   void SetUp() override {
     folder = fs::temp_directory_path() / ("troupe_run." + std::to_string(::getpid())); // short: a socket's path is limited
+    place = folder / "run";
     fs::create_directories(folder / "xdg");
     ::setenv("XDG_RUNTIME_DIR", (folder / "xdg").c_str(), 1);
     std::ofstream(folder / "small.toml") << kExperiment;
@@ -100,7 +101,7 @@ class RunTest : public testing::Test {
   }
   void dump_logs() const {
     std::error_code ec;
-    for (const auto& entry : fs::directory_iterator(folder / "run" / "logs", ec))
+    for (const auto& entry : fs::directory_iterator(place / "logs", ec))
       std::fprintf(stderr, "---- %s\n%s\n", entry.path().c_str(), read_file(entry.path()).value_or("").c_str());
     std::fprintf(stderr, "---- stderr of the run\n%s\n", read_file(folder / "run.err").value_or("").c_str());
   }
@@ -125,7 +126,7 @@ class RunTest : public testing::Test {
     ::execvp(argv[0], argv.data());
     ::_exit(127);
   }
-  std::string run_dir() const { return (folder / "run").string(); }
+  std::string run_dir() const { return place.string(); }
   std::vector<std::string> run_arguments(std::vector<std::string> more = {}) const {
     std::vector<std::string> a{"run", (folder / "small.toml").string(), "--set", "run.dir=\"" + run_dir() + "\""};
     a.insert(a.end(), more.begin(), more.end());
@@ -190,7 +191,7 @@ class RunTest : public testing::Test {
     EXPECT_LE(s["policy_age_max"], 2);
   }
 
-  fs::path folder;
+  fs::path folder, place; ///< Of the test; of the run.
   pid_t run_pid = -1;
   std::vector<std::string> prefix; ///< What the program is run with, such as `ip netns exec <name>`.
 };

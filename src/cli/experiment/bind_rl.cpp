@@ -107,7 +107,7 @@ void bind_overlong(config::Section& s, rl::OverlongOptions& o) {
 
 void bind_rollout(config::Section& s, RolloutSection& o) {
   s.field("workers", o.workers, "Rollout worker processes; `troupe scale rollout=N` changes it live.").max(4096).hot();
-  s.field("spares", o.spares, "Workers started beyond these, idle until one is lost.").max(4096);
+  s.field("spares", o.spares, "Workers started beyond these: they pull every version and get no work until one is lost.").max(4096);
   s.field("threads", o.threads, "Compute threads of each worker.").min(1).max(1024);
   s.field("turns_max", o.turns_max, "Turns of an episode; one that the task would go on with ends as truncated.").min(1).max(65536);
   s.field("max_in_flight", o.limits.worker_samples_max, "Samples assigned to one worker at a time.").min(1);
@@ -148,7 +148,7 @@ void bind_rl(config::Section& s, RlSection& o) {
       .max(1);
   s.field("max_age", p.max_age,
           "Hard bound on the age of a trained sample, in steps; unset: the worst age the loop allows.");
-  s.field("attempts", p.attempts, "Times a sample is tried before its group is cancelled.").min(1);
+  s.field("attempts", p.attempts, "Times a sample is tried before its group is cancelled; at its second identical failure at the latest.").min(1);
   s.field("empty_batches_max", p.empty_batches_max,
           "Batches in a row without one trainable group before the run fails.")
       .min(1);

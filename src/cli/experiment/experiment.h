@@ -71,7 +71,7 @@ struct DataSection {
 /// `[rollout]`
 struct RolloutSection {
   std::uint32_t workers = 2;  ///< Rollout worker processes.
-  std::uint32_t spares = 0;   ///< Started beyond `workers`, not routable until one is lost.
+  std::uint32_t spares = 0;   ///< Started beyond `workers`: warm, without work until one is lost.
   int threads = 1;            ///< Compute threads of each.
   int turns_max = 16;         ///< Turns of an episode.
   generate::EngineOptions engine;
