@@ -24,6 +24,17 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET simdjson)
 find_package(OpenMP REQUIRED)
 
+# The engine for chat templates: sources of a PyPI package, as they are.
+file(GLOB jinja_root "${TROUPE_DEPS}/jinja/*/vendor/llama.cpp/common")
+if(NOT EXISTS "${jinja_root}/jinja/runtime.h")
+  message(FATAL_ERROR "${TROUPE_DEPS}/jinja is not set up: run scripts/setup.sh")
+endif()
+add_library(jinja_engine STATIC EXCLUDE_FROM_ALL ${jinja_root}/jinja/lexer.cpp ${jinja_root}/jinja/parser.cpp ${jinja_root}/jinja/runtime.cpp
+            ${jinja_root}/jinja/string.cpp ${jinja_root}/jinja/value.cpp ${jinja_root}/json.cpp ${jinja_root}/unicode.cpp)
+target_include_directories(jinja_engine SYSTEM PUBLIC "${jinja_root}" PRIVATE "${PROJECT_SOURCE_DIR}/cmake/jinja")
+target_compile_options(jinja_engine PRIVATE -w)
+target_link_libraries(jinja_engine PRIVATE nlohmann_json::nlohmann_json)
+
 # UCX: compiled against Debian's headers, run on the wheel's libraries (rpath), which have the faster shared memory.
 find_path(TROUPE_UCX_INCLUDE ucp/api/ucp.h REQUIRED)
 set(ucx_lib "${TROUPE_DEPS}/ucx/libucx/lib")

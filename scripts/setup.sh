@@ -46,6 +46,36 @@ apt_packages() {
     { tail -n 5 "$cache/apt.log" >&2; die "apt-get could not install the packages above"; }
 }
 
+wheel() { # NAME VERSION SHA256 FOLDER
+  echo "$1==$2 --hash=sha256:$3" > "$4/requirements.txt"
+  python3 -m pip --disable-pip-version-check download -q --no-deps --require-hashes --only-binary=:all: --retries 5 \
+    --python-version 311 --implementation cp --abi cp311 --abi abi3 --abi none \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
+    --platform manylinux_2_24_x86_64 --platform manylinux_2_18_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform any \
+    -d "$4" -r "$4/requirements.txt" >&2
+}
+
+# Sources as they are: pip would run their build scripts to learn what it knows already.
+sources() { # NAME FILE FOLDER
+  python3 - "$@" <<'PY'
+import os, re, subprocess, sys, time, urllib.parse, urllib.request
+name, file, folder = sys.argv[1:]
+asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True).stdout.strip()
+page = (os.environ.get("PIP_INDEX_URL") or asked or "https://pypi.org/simple").rstrip("/") + "/" + name + "/"
+for attempt in range(5):
+    try:
+        links = re.findall(r'href="([^"#]+)', urllib.request.urlopen(page, timeout=60).read().decode())
+        link = next(l for l in links if urllib.parse.urlparse(l).path.endswith("/" + file))
+        with urllib.request.urlopen(urllib.parse.urljoin(page, link), timeout=60) as source, open(os.path.join(folder, file), "wb") as target:
+            while block := source.read(1 << 20): target.write(block)
+        break
+    except Exception as error:
+        print(f"setup: {page}: {error!r}", file=sys.stderr)
+        if attempt == 4: sys.exit(1)
+        time.sleep(2 ** attempt)
+PY
+}
+
 # Puts the pinned file into the cache and prints its path. Looks in the cache, in TROUPE_DOWNLOADS, then asks pip.
 pinned_file() { # NAME VERSION FILE SHA256
   local path=$cache/downloads/$3
@@ -57,12 +87,8 @@ pinned_file() { # NAME VERSION FILE SHA256
     else
       say "fetching $1 $2"
       local work; work=$(mktemp -d "$cache/downloads/work.XXXXXX")
-      echo "$1==$2 --hash=sha256:$4" > "$work/requirements.txt"
-      python3 -m pip --disable-pip-version-check download -q --no-deps --require-hashes --only-binary=:all: --retries 5 \
-        --python-version 311 --implementation cp --abi cp311 --abi abi3 --abi none \
-        --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
-        --platform manylinux_2_24_x86_64 --platform manylinux_2_18_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform any \
-        -d "$work" -r "$work/requirements.txt" >&2 || { rm -rf "$work"; die "could not fetch $1 $2; without a network put $3 into a folder and set TROUPE_DOWNLOADS to it"; }
+      case $3 in *.tar.gz) sources "$1" "$3" "$work";; *) wheel "$1" "$2" "$4" "$work";; esac ||
+        { rm -rf "$work"; die "could not fetch $1 $2; without a network put $3 into a folder and set TROUPE_DOWNLOADS to it"; }
       mv "$work/$3" "$path"; rm -rf "$work"
     fi
     ok "$path" "$4" || { rm -f "$path"; die "$3 does not have the pinned sha256 $4"; }
@@ -76,9 +102,12 @@ unpack() { # NAME VERSION FILE SHA256 MEMBERS LINK
     local file; file=$(pinned_file "$1" "$2" "$3" "$4")
     rm -rf "$dir" "$dir.part"; mkdir -p "$dir.part"
     python3 - "$file" "$dir.part" "$5" <<'PY'
-import re, sys, zipfile
-archive, target, pattern = zipfile.ZipFile(sys.argv[1]), sys.argv[2], re.compile(sys.argv[3])
-archive.extractall(target, [n for n in archive.namelist() if pattern.search(n)])
+import re, sys, tarfile, zipfile
+path, target, pattern = sys.argv[1], sys.argv[2], re.compile(sys.argv[3])
+if path.endswith(".tar.gz"):
+    with tarfile.open(path) as archive: archive.extractall(target, [m for m in archive if m.isfile() and pattern.search(m.name)])
+else:
+    with zipfile.ZipFile(path) as archive: archive.extractall(target, [n for n in archive.namelist() if pattern.search(n)])
 PY
     touch "$dir.part/.complete"; mv "$dir.part" "$dir"
   fi

@@ -240,6 +240,41 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, Special mode)
   return out;
 }
 
+std::vector<std::int32_t> Tokenizer::encode(std::span<const TextPart> parts) const {
+  const Compiled& c = *compiled_;
+  std::string text;
+  std::vector<std::pair<std::size_t, std::size_t>> inputs; // [begin, end), ascending
+  for (const TextPart& part : parts) {
+    const std::size_t begin = text.size();
+    text += is_valid_utf8(part.text) ? part.text : replace_ill_formed(part.text);
+    if (part.from_input && text.size() > begin) inputs.emplace_back(begin, text.size());
+  }
+  const auto touches_input = [&](std::size_t begin, std::size_t end) {
+    const auto it = std::upper_bound(inputs.begin(), inputs.end(), begin, [](std::size_t at, const auto& range) { return at < range.second; });
+    return it != inputs.end() && it->first < end;
+  };
+  std::vector<std::int32_t> out;
+  auto scratch = c.take_scratch();
+  const auto raw = [&](std::size_t begin, std::size_t end) {
+    c.encode_raw(std::string_view(text).substr(begin, end - begin), !touches_input(begin, end), out, *scratch);
+  };
+  std::size_t at = 0;
+  for (std::size_t from = 0; !c.raw_matcher.empty();) {
+    const auto match = c.raw_matcher.find(text, from);
+    if (!match) break;
+    if (touches_input(match->begin, match->end)) { // the next one may begin inside
+      from = match->begin + 1;
+      continue;
+    }
+    raw(at, match->begin);
+    out.push_back(match->id);
+    at = from = match->end;
+  }
+  raw(at, text.size());
+  c.give_back(std::move(scratch));
+  return out;
+}
+
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::string bytes_of_all;
   for (const auto id : ids)

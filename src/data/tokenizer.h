@@ -23,6 +23,13 @@ enum class Special : std::uint8_t {
   kSpecial, ///< The token itself. For text of our own, such as a rendered template.
 };
 
+/// A piece of a text and where it comes from.
+struct TextPart {
+  std::string text;
+  bool from_input = false; ///< Somebody wrote it: never a control token, nor part of one.
+  friend bool operator==(const TextPart&, const TextPart&) = default;
+};
+
 class Tokenizer {
  public:
   /// Reads whatever `path` is; see TokenizerOptions::path. `pattern` is for rank files.
@@ -42,6 +49,10 @@ class Tokenizer {
   /// first. Bytes that the vocabulary lacks become the unknown token, or nothing where there is none (as Hugging Face
   /// does). Cost: about 10 MB/s or more; linear up to a logarithm in the text.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, Special mode) const;
+
+  /// The ids of the parts joined, as Special::kSpecial gives them, except that no added token is found where a part `from_input` is touched: there it
+  /// is ordinary text. Words go on over the edges of parts.
+  [[nodiscard]] std::vector<std::int32_t> encode(std::span<const TextPart> parts) const;
 
   /// The text of some ids; a character that is cut off or ill-formed becomes U+FFFD. Ids outside
   /// the vocabulary give nothing.

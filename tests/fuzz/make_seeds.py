@@ -486,3 +486,14 @@ for name, content in {
     "empty": "",
 }.items():
     keep("frame", name, content)
+
+# --- messages between actors: numbers big-endian, lengths before strings and lists ------------------------------------------------------
+for name, content in {
+    "zeros": bytes(400),
+    "ones": b"\xff" * 400,
+    "small_numbers": bytes(i % 4 for i in range(400)),
+    "length_of_all_ones": b"\xff\xff\xff\xff\xff\xff\xff\x7f" + bytes(64),
+    "name_and_numbers": b"\x09rollout/1" + struct.pack(">IQIQI", 1, 7, 0, 3, 2) + bytes(128),
+    "empty": b"",
+}.items():
+    keep("message", name, content)

@@ -70,6 +70,6 @@ TEST_P(Replay, EveryKeptInputIsHandled) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Replay, ::testing::ValuesIn(kTargets), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Targets, Replay, ::testing::ValuesIn(kTargets), [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace
