@@ -34,14 +34,13 @@ bool same_rows(const KeySpan& a, const KeySpan& b) {
 }
 
 /// Keys [0, count) of one head in rows, as panels [count/16][head_dim][16]; keys behind the last are 0.
-void pack_keys(const float* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim, float* panels) {
+void pack_keys(const KernelTable& isa, const float* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim,
+               float* panels) {
   for (std::int64_t begin = 0; begin < count; begin += kLanes, panels += kLanes * head_dim) {
+    const float* rows[kLanes];
     const std::int64_t n = std::min(kLanes, count - begin);
-    if (n < kLanes) std::fill_n(panels, kLanes * head_dim, 0.0f);
-    for (std::int64_t j = 0; j < n; ++j) {
-      const float* row = k + (begin + j) * stride;
-      for (std::int64_t d = 0; d < head_dim; ++d) panels[d * kLanes + j] = row[d];
-    }
+    for (std::int64_t j = 0; j < n; ++j) rows[j] = k + (begin + j) * stride;
+    isa.pack_panel(rows, n, head_dim, panels);
   }
 }
 
@@ -72,12 +71,13 @@ class Batch {
 
   void pack(int threads) const {
     const auto heads = static_cast<std::int64_t>(jobs_.size()) * shape_.kv_heads;
+    const KernelTable& isa = table();
     run_ranges(heads, 1, threads, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const PackJob& job = jobs_[static_cast<std::size_t>(i / shape_.kv_heads)];
         const std::int64_t head = i % shape_.kv_heads;
         const std::int64_t panel_rows = (job.span->count + kLanes - 1) / kLanes * kLanes;
-        pack_keys(job.span->k + head * shape_.head_dim, job.span->stride, job.span->count, shape_.head_dim,
+        pack_keys(isa, job.span->k + head * shape_.head_dim, job.span->stride, job.span->count, shape_.head_dim,
                   job.panels + head * panel_rows * shape_.head_dim);
       }
     });

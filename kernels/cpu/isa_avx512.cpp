@@ -7,6 +7,7 @@ namespace avx512 {
 
 // clang-format off: each uses what the ones before it define
 #include "kernels/cpu/leaf_math.inl"
+#include "kernels/cpu/leaf_transpose.inl"
 #include "kernels/cpu/leaf_tiles.inl"
 #include "kernels/cpu/leaf_matmul.inl"
 #include "kernels/cpu/leaf_rows.inl"

@@ -4,6 +4,7 @@ constexpr KernelTable make_table(Isa isa) {
   return {
       .isa = isa,
       .tile_rows = kTileRows,
+      .pack_panel = pack_panel,
       .matmul = matmul_part,
       .attention = attention_task,
       .attention_grad = attention_grad_task,

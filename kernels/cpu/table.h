@@ -80,6 +80,8 @@ inline std::int64_t attention_grad_scratch_floats(const AttentionShape& s, std::
 struct KernelTable {
   Isa isa;
   std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  /// Up to 16 rows of k floats as a panel [k][16]; the rows that lack are 0.
+  void (*pack_panel)(const float* const* rows, std::int64_t count, std::int64_t k, float* panel);
   void (*matmul)(const MatmulPart&);
   void (*attention)(const AttentionTask&);
   void (*attention_grad)(const AttentionGradTask&);
