@@ -14,6 +14,7 @@ namespace avx2 {
 #include "kernels/cpu/leaf_attention.inl"
 #include "kernels/cpu/leaf_attention_grad.inl"
 #include "kernels/cpu/leaf_logprob.inl"
+#include "kernels/cpu/leaf_sampling.inl"
 #include "kernels/cpu/leaf_optim.inl"
 #include "kernels/cpu/leaf_table.inl"
 // clang-format on

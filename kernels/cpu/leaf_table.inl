@@ -16,6 +16,8 @@ constexpr KernelTable make_table(Isa isa) {
       .swiglu_backward = swiglu_backward_rows,
       .logprob_forward = logprob_forward_rows,
       .logprob_backward = logprob_backward_rows,
+      .sample = sample_row_range,
+      .softmax_weights = softmax_weights_row,
       .adamw = adamw_range,
       .scale = scale_array,
       .exponential = exp_array,

@@ -11,6 +11,7 @@
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/sampling.h"
 #include "kernels/swiglu.h"
 
 namespace troupe::kernels {
@@ -93,6 +94,8 @@ struct KernelTable {
   void (*swiglu_backward)(const SwigluBackward&, std::int64_t row_begin, std::int64_t row_end);
   void (*logprob_forward)(const LogprobForward&, std::int64_t row_begin, std::int64_t row_end);
   void (*logprob_backward)(const LogprobBackward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*sample)(SampleRow* rows, std::int64_t count, std::int64_t vocab, float* scratch);
+  double (*softmax_weights)(const float* logits, std::int64_t vocab, float temperature, float* weights, float* sums);
   void (*adamw)(const AdamW&, const AdamWFactors&, std::int64_t begin, std::int64_t end);
   void (*scale)(float* x, std::int64_t n, float factor);
   void (*exponential)(const float* x, float* y, std::int64_t n);  ///< The kernels' own exp; for tests.

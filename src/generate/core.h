@@ -58,6 +58,7 @@ struct CoreOptions {
   int logit_stride = 0;  ///< Floats from one row of logits to the next, at least `vocabulary`.
   int context_tokens = 0;
   int waiting_max = 8192;
+  double operations_per_token = 0;  ///< Of the forward pass; a large step is computed by a team (kernels/team.h).
 };
 
 /// See Engine for the meaning of the calls.
@@ -97,7 +98,7 @@ class EngineCore {
   void fill_batch(std::span<const Work> work);
   void run_work(std::span<const Work> work, StepReport& report);
   void apply(std::span<const Work> work, std::span<const float> logits, StepReport& report);
-  std::optional<std::string> sample(const Work& work, std::span<const float> logits);
+  std::optional<std::string> append(const Work& work, const Sampled& sampled);
 
   Forward& forward_;
   const TextCodec* text_;
@@ -110,6 +111,7 @@ class EngineCore {
   std::vector<Completion> ended_early_;  // their prefixes were complete when they were submitted
   model::CachedBatch batch_;
   std::vector<std::int32_t> rows_;
+  std::vector<Draw> draws_;
   EngineStats stats_;
 };
 

@@ -88,6 +88,7 @@ CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& opti
   core.logit_stride = static_cast<int>(spec.vocab_size);
   core.context_tokens = options.context_tokens > 0 ? options.context_tokens : static_cast<int>(spec.context);
   core.waiting_max = options.waiting_max;
+  core.operations_per_token = 2.0 * static_cast<double>(spec.parameter_count());
   return core;
 }
 
