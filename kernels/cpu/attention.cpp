@@ -50,11 +50,20 @@ struct PackJob {
   float* panels;
 };
 
-/// The batch in the form the inner function takes: views of all spans, panels for those that are rows.
+/// The batch in the form the inner function takes: views of all spans, panels for those that are rows. Keeps its memory
+/// from batch to batch: decoding comes here once a layer.
 class Batch {
  public:
-  Batch(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count)
-      : shape_(shape), segments_(segments), count_(count) {
+  void set(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count) {
+    shape_ = shape;
+    segments_ = segments;
+    count_ = count;
+    views_.clear();
+    first_view_.clear();
+    keys_.clear();
+    jobs_.clear();
+    most_keys_ = 0;
+    operations_ = 0;
     std::int64_t floats = 0;
     std::size_t spans = 0;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -83,8 +92,9 @@ class Batch {
     });
   }
 
-  [[nodiscard]] std::vector<AttentionTask> tasks(int threads) const {
-    std::vector<AttentionTask> tasks;
+  /// Valid until the next set().
+  std::vector<AttentionTask>& tasks(int threads) {
+    tasks_.clear();
     const std::int64_t whole = count_ * shape_.kv_heads;
     const std::int64_t pieces = threads == 1 ? 1 : (kTasksPerThread * threads + whole - 1) / whole;
     for (std::int64_t i = count_ - 1; i >= 0; --i) {
@@ -93,14 +103,14 @@ class Batch {
       const std::int64_t step = std::max<std::int64_t>(kAttentionTileRows, (s.rows + pieces - 1) / pieces);
       for (std::int64_t begin = 0; begin < s.rows; begin += step) {
         for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
-          tasks.push_back({shape_, &s, s.q_stride == 0 ? shape_.heads * shape_.head_dim : s.q_stride,
+          tasks_.push_back({shape_, &s, s.q_stride == 0 ? shape_.heads * shape_.head_dim : s.q_stride,
                            s.out_stride == 0 ? shape_.heads * shape_.head_dim : s.out_stride,
                            views_.data() + first_view_[static_cast<std::size_t>(i)], s.span_count,
                            keys_[static_cast<std::size_t>(i)], head, begin, std::min(begin + step, s.rows), nullptr});
         }
       }
     }
-    return tasks;
+    return tasks_;
   }
 
  private:
@@ -138,12 +148,13 @@ class Batch {
   }
 
   AttentionShape shape_;
-  const AttentionSegment* segments_;
-  std::int64_t count_;
+  const AttentionSegment* segments_ = nullptr;
+  std::int64_t count_ = 0;
   std::vector<SpanView> views_;
   std::vector<std::size_t> first_view_;
   std::vector<std::int64_t> keys_;
   std::vector<PackJob> jobs_;
+  std::vector<AttentionTask> tasks_;
   std::int64_t most_keys_ = 0;
   double operations_ = 0;
 };
@@ -187,10 +198,12 @@ std::vector<std::pair<std::int64_t, std::int64_t>> sharing_groups(const Attentio
 void attention_forward(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count) {
   if (count == 0) return;
   const AttentionShape full = resolved(shape);
-  const Batch batch(full, segments, count);
+  thread_local Batch kept;
+  Batch& batch = kept;  // a thread-local one would be each thread's own below
+  batch.set(full, segments, count);
   const int threads = threads_for(batch.operations());
   batch.pack(threads);
-  std::vector<AttentionTask> tasks = batch.tasks(threads);
+  std::vector<AttentionTask>& tasks = batch.tasks(threads);
   const KernelTable& isa = table();
   const std::int64_t floats = attention_scratch_floats(full, batch.most_keys());
   run_tasks(tasks.size(), threads, [&](std::size_t i) {
