@@ -30,23 +30,11 @@ TROUPE_INLINE void push(ScoreTile& tile, const float* panel, std::int64_t key) {
   tile.panels[tile.pending++] = panel;
 }
 
-/// Asks for the keys of a page to come and for the values behind the keys that are about to be scored: pages lie apart,
-/// and nobody else knows which is next.
-TROUPE_INLINE void ask_for_page(const SpanView& keys, const SpanView& values, std::int64_t kv_head,
-                                std::int64_t head_dim) {
-  const float* k = keys.k + kv_head * keys.k_head;
-  for (std::int64_t i = 0; i < (keys.count + 15) / 16 * 16 * head_dim; i += 16) prefetch(k + i);
-  const float* v = values.v + kv_head * values.v_head;
-  for (std::int64_t i = 0; i < values.count * head_dim; i += 16) prefetch(v + i);
-}
-
 /// scores[i][t] for every key t < keys. The last panel of a span may write up to 15 scores of no key behind its own;
-/// the next span overwrites them, and nobody reads those behind the last. `pages`: spans are pages that are read once.
-TROUPE_INLINE void score_keys(ScoreTile& tile, const SpanView* spans, std::int64_t kv_head, std::int64_t keys,
-                              bool pages) {
+/// the next span overwrites them, and nobody reads those behind the last.
+TROUPE_INLINE void score_keys(ScoreTile& tile, const SpanView* spans, std::int64_t kv_head, std::int64_t keys) {
   for (std::int64_t key = 0; key < keys; ++spans) {
     const std::int64_t count = spans->count < keys - key ? spans->count : keys - key;
-    if (pages) ask_for_page(key + count < keys ? spans[1] : spans[0], spans[0], kv_head, tile.head_dim);
     const float* panel = spans->k + kv_head * spans->k_head;
     for (std::int64_t t = 0; t < count; t += 16, panel += 16 * tile.head_dim) push(tile, panel, key + t);
     if (count % 16 != 0) flush(tile);  // its surplus scores must be there before the next span's first
@@ -133,8 +121,7 @@ void attention_tile(const AttentionTask& t, std::int64_t pair, std::int64_t rows
   }
   pack_scaled([&query](int i) { return query[i]; }, rows, hd, t.shape.scale, packed);
   ScoreTile tile{packed, rows, hd, scores, ld, {}};
-  const bool pages = s.rows == 1 && t.span_count > 1;
-  score_keys(tile, t.spans, t.kv_head, visible[rows - 1], pages);
+  score_keys(tile, t.spans, t.kv_head, visible[rows - 1]);
   float inverse[kAttentionTileRows];
   float lse[kAttentionTileRows];
   for (std::int64_t i = 0; i < rows; ++i) lse[i] = softmax_row(scores + i * ld, visible[i], &inverse[i]);

@@ -64,7 +64,7 @@ TROUPE_INLINE void times_panels(const GradPass& pass, const float* a, std::int64
     const float* block = a + begin * stride;
     pack_scaled([block, stride](int i) { return block + i * stride; }, n, pass.hd, scale, pass.packed);
     ScoreTile tile{pass.packed, n, pass.hd, out + begin * pass.ld, pass.ld, {}};
-    score_keys(tile, spans, 0, keys, false);
+    score_keys(tile, spans, 0, keys);
   }
 }
 

@@ -4,13 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/team.h"
 
 namespace troupe::generate {
 namespace {
-
-// A step of fewer operations takes about as long as waking a thread: it is computed on one.
-constexpr double kTeamOperations = 1e7;
 
 auto refuse(const Request& request, std::string why) {
   return fail(ErrorCode::kInvalidArgument, "sample " + to_string(request.id) + ": " + std::move(why));
@@ -117,11 +113,7 @@ StepReport EngineCore::step() {
   if (!plan.copies.empty()) forward_.copy_pages(plan.copies);
   std::int64_t rows = 0;
   for (const Work& work : plan.work) rows += work.count;
-  if (static_cast<double>(rows) * options_.operations_per_token >= kTeamOperations) {
-    kernels::with_team([&] { run_work(plan.work, report); });
-  } else {
-    run_work(plan.work, report);
-  }
+  run_pass(options_, rows, [&] { run_work(plan.work, report); });
   ++stats_.steps;
   stats_.tokens_computed += static_cast<std::uint64_t>(report.tokens);
   stats_.tokens_sampled += static_cast<std::uint64_t>(report.sampled);
