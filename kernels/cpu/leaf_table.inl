@@ -19,6 +19,7 @@ constexpr KernelTable make_table(Isa isa) {
       .sample = sample_row_range,
       .softmax_weights = softmax_weights_row,
       .adamw = adamw_range,
+      .add = add_array,
       .scale = scale_array,
       .exponential = exp_array,
       .logarithm = log_array,

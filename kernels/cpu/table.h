@@ -97,6 +97,7 @@ struct KernelTable {
   void (*sample)(SampleRow* rows, std::int64_t count, std::int64_t vocab, float* scratch);
   double (*softmax_weights)(const float* logits, std::int64_t vocab, float temperature, float* weights, float* sums);
   void (*adamw)(const AdamW&, const AdamWFactors&, std::int64_t begin, std::int64_t end);
+  void (*add)(const float* x, float* y, std::int64_t n);
   void (*scale)(float* x, std::int64_t n, float factor);
   void (*exponential)(const float* x, float* y, std::int64_t n);  ///< The kernels' own exp; for tests.
   void (*logarithm)(const float* x, float* y, std::int64_t n);    ///< The kernels' own log; for tests.

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "kernels/norms.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
@@ -260,6 +261,12 @@ at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, do
                "the norm's weight must be as wide as its input");
   if (!at::GradMode::is_enabled()) return rmsnorm_rows(x, weight, eps, offset, nullptr);
   return RmsNormFunction::apply(x, weight, eps, offset);
+}
+
+at::Tensor add_in_place(at::Tensor y, const at::Tensor& x) {
+  TROUPE_CHECK(y.sizes() == x.sizes() && y.is_contiguous() && x.is_contiguous(), "a sum of equal shapes");
+  kernels::add(x.data_ptr<float>(), y.data_ptr<float>(), y.numel());
+  return y;
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
