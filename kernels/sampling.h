@@ -12,7 +12,7 @@ struct SampleRow {
   double uniform = 0;             ///< In [0, 1).
   float temperature = 1;          ///< Divides the logits; 0: greedy, the lowest id of the largest logit.
   std::int32_t id = -1;           ///< Drawn; -1 where the logits hold a NaN or have no finite maximum.
-  float logprob = 0;              ///< log softmax(logits / temperature)[id], greedy: at temperature 1; NaN when id is -1.
+  float logprob = 0;  ///< log softmax(logits / temperature)[id], greedy: at temperature 1; NaN when id is -1.
 };
 
 /// Draws a token for each row by inverting the cumulative distribution in order of ids: the first id at which the sum

@@ -24,7 +24,8 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
     std::int64_t ahead = panel + width;
     for (std::int64_t begin = 0; begin < m; begin += tile_rows, ++ahead) {
       const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
-      const float* asked = ahead < panel + 2 * width && ahead < part.panel_end ? part.panels + ahead * part.k * 16 : b[0];
+      const bool asks = ahead < panel + 2 * width && ahead < part.panel_end;
+      const float* asked = asks ? part.panels + ahead * part.k * 16 : b[0];
       pick_tile<true>(rows, width)(a, b, part.k, y + begin * part.ldy + panel * 16, part.ldy, cols, asked);
       a += rows * part.k;
     }

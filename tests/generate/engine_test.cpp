@@ -219,7 +219,8 @@ TEST(Engine, ATeamOfThreadsChangesNoBit) {
     kernels::set_max_threads(threads);
     Engine engine(model, nullptr, {.page_tokens = 16, .kv_pages = 64, .sequences_max = 4, .prefill_tokens = 23});
     for (std::uint32_t sample = 0; sample < 6; ++sample) {
-      Request request = request_of(1 + sample % 3, sample, 20 + static_cast<int>(sample % 3) * 9, 5 + static_cast<int>(sample));
+      Request request =
+          request_of(1 + sample % 3, sample, 20 + static_cast<int>(sample % 3) * 9, 5 + static_cast<int>(sample));
       if (sample == 4) request.sampling.temperature = 0;
       if (sample == 5) request.sampling.top_k = 40;
       ASSERT_TRUE(engine.submit(std::move(request)).has_value());
@@ -230,7 +231,8 @@ TEST(Engine, ATeamOfThreadsChangesNoBit) {
       EXPECT_EQ(completion.ids, by_threads[1].at(id).ids);
       EXPECT_EQ(completion.logprobs, by_threads[1].at(id).logprobs);
       if (id.sample >= 4) continue;  // not the distribution that is scored
-      const std::vector<std::int32_t> prompt = request_of(id.prompt, id.sample, 20 + static_cast<int>(id.sample % 3) * 9).prompt;
+      const std::vector<std::int32_t> prompt =
+          request_of(id.prompt, id.sample, 20 + static_cast<int>(id.sample % 3) * 9).prompt;
       EXPECT_EQ(completion.logprobs, train_scores(model, {{prompt, completion.ids}}, 1).front());
       std::vector<std::int32_t> ids = prompt;
       ids.insert(ids.end(), completion.ids.begin(), completion.ids.end());

@@ -79,7 +79,8 @@ TEST(SampleRows, ARowDoesNotSeeItsNeighbours) {
   const Floats many = testing::filled(20 * vocab, 8, 3);
   std::vector<SampleRow> batch;
   for (std::int64_t i = 0; i < 20; ++i)
-    batch.push_back({&many[static_cast<std::size_t>(i * vocab)], 0.05 * static_cast<double>(i), i % 3 == 0 ? 0.0f : 0.5f});
+    batch.push_back(
+        {&many[static_cast<std::size_t>(i * vocab)], 0.05 * static_cast<double>(i), i % 3 == 0 ? 0.0f : 0.5f});
   std::vector<SampleRow> alone = batch;
   for (SampleRow& row : alone) sample_rows(&row, 1, vocab);
   testing::for_variants([&] {

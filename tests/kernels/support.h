@@ -65,8 +65,8 @@ inline Errors errors_of(const Floats& got, const Doubles& want) {
   return e;
 }
 
-/// Runs body() once per instruction set with 1 thread, with 2, and with a team of 2, which splits small work too. Restores
-/// both settings.
+/// Runs body() once per instruction set with 1 thread, with 2, and with a team of 2, which splits small work too.
+/// Restores both settings.
 template <class F>
 void for_variants(F&& body) {
   const Isa isa = active_isa();
