@@ -72,6 +72,19 @@ struct KvPage {
 void store_in_page(const AttentionShape& shape, const float* k, const float* v, std::int64_t stride, std::int64_t rows,
                    const KvPage& page, std::int64_t first);
 
+/// The arguments of one store_in_page.
+struct PageStore {
+  const float* k = nullptr;
+  const float* v = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  KvPage page;
+  std::int64_t first = 0;
+};
+
+/// All of a layer's stores, on several threads when there are many. No two may write the same slot.
+void store_in_pages(const AttentionShape& shape, const PageStore* stores, std::int64_t count);
+
 /// Reads slots first ... first + rows - 1 of a page back into rows: the inverse of store_in_page.
 void load_from_page(const AttentionShape& shape, const KvPage& page, std::int64_t first, std::int64_t rows, float* k,
                     float* v, std::int64_t stride);

@@ -50,7 +50,9 @@ class PackedMatrix {
 ///   must not overlap. m = 0 is legal.
 /// Determinism: each y[i, j] is four chains of fused multiply-adds over the fixed quarters [qK/4, (q+1)K/4) of K in
 ///   ascending order, summed (0 + 1) + (2 + 3). Rows, tiles and threads never change a bit.
-/// Cost: 2 M N K operations; reads W once for M <= 12.
+/// Cost: 2 M N K operations; reads W from memory once for a few hundred rows of x. Below M = 8 or so that reading is
+/// the
+///   limit, so two threads help as far as memory does. Rows of x are packed once per thread.
 void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std::int64_t ldy = 0,
             std::int64_t ldx = 0);
 

@@ -16,6 +16,9 @@ namespace troupe::kernels {
 /// True when no element is infinite or NaN.
 [[nodiscard]] bool all_finite(const float* x, std::int64_t n);
 
+/// y[i] += x[i].
+void add(const float* x, float* y, std::int64_t n);
+
 /// x[i] *= factor.
 void scale(float* x, std::int64_t n, float factor);
 

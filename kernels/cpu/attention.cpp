@@ -34,14 +34,13 @@ bool same_rows(const KeySpan& a, const KeySpan& b) {
 }
 
 /// Keys [0, count) of one head in rows, as panels [count/16][head_dim][16]; keys behind the last are 0.
-void pack_keys(const float* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim, float* panels) {
+void pack_keys(const KernelTable& isa, const float* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim,
+               float* panels) {
   for (std::int64_t begin = 0; begin < count; begin += kLanes, panels += kLanes * head_dim) {
+    const float* rows[kLanes];
     const std::int64_t n = std::min(kLanes, count - begin);
-    if (n < kLanes) std::fill_n(panels, kLanes * head_dim, 0.0f);
-    for (std::int64_t j = 0; j < n; ++j) {
-      const float* row = k + (begin + j) * stride;
-      for (std::int64_t d = 0; d < head_dim; ++d) panels[d * kLanes + j] = row[d];
-    }
+    for (std::int64_t j = 0; j < n; ++j) rows[j] = k + (begin + j) * stride;
+    isa.pack_panel(rows, n, head_dim, panels);
   }
 }
 
@@ -51,11 +50,20 @@ struct PackJob {
   float* panels;
 };
 
-/// The batch in the form the inner function takes: views of all spans, panels for those that are rows.
+/// The batch in the form the inner function takes: views of all spans, panels for those that are rows. Keeps its memory
+/// from batch to batch: decoding comes here once a layer.
 class Batch {
  public:
-  Batch(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count)
-      : shape_(shape), segments_(segments), count_(count) {
+  void set(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count) {
+    shape_ = shape;
+    segments_ = segments;
+    count_ = count;
+    views_.clear();
+    first_view_.clear();
+    keys_.clear();
+    jobs_.clear();
+    most_keys_ = 0;
+    operations_ = 0;
     std::int64_t floats = 0;
     std::size_t spans = 0;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -72,19 +80,21 @@ class Batch {
 
   void pack(int threads) const {
     const auto heads = static_cast<std::int64_t>(jobs_.size()) * shape_.kv_heads;
+    const KernelTable& isa = table();
     run_ranges(heads, 1, threads, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const PackJob& job = jobs_[static_cast<std::size_t>(i / shape_.kv_heads)];
         const std::int64_t head = i % shape_.kv_heads;
         const std::int64_t panel_rows = (job.span->count + kLanes - 1) / kLanes * kLanes;
-        pack_keys(job.span->k + head * shape_.head_dim, job.span->stride, job.span->count, shape_.head_dim,
+        pack_keys(isa, job.span->k + head * shape_.head_dim, job.span->stride, job.span->count, shape_.head_dim,
                   job.panels + head * panel_rows * shape_.head_dim);
       }
     });
   }
 
-  [[nodiscard]] std::vector<AttentionTask> tasks(int threads) const {
-    std::vector<AttentionTask> tasks;
+  /// Valid until the next set().
+  std::vector<AttentionTask>& tasks(int threads) {
+    tasks_.clear();
     const std::int64_t whole = count_ * shape_.kv_heads;
     const std::int64_t pieces = threads == 1 ? 1 : (kTasksPerThread * threads + whole - 1) / whole;
     for (std::int64_t i = count_ - 1; i >= 0; --i) {
@@ -93,14 +103,14 @@ class Batch {
       const std::int64_t step = std::max<std::int64_t>(kAttentionTileRows, (s.rows + pieces - 1) / pieces);
       for (std::int64_t begin = 0; begin < s.rows; begin += step) {
         for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
-          tasks.push_back({shape_, &s, s.q_stride == 0 ? shape_.heads * shape_.head_dim : s.q_stride,
+          tasks_.push_back({shape_, &s, s.q_stride == 0 ? shape_.heads * shape_.head_dim : s.q_stride,
                            s.out_stride == 0 ? shape_.heads * shape_.head_dim : s.out_stride,
                            views_.data() + first_view_[static_cast<std::size_t>(i)], s.span_count,
                            keys_[static_cast<std::size_t>(i)], head, begin, std::min(begin + step, s.rows), nullptr});
         }
       }
     }
-    return tasks;
+    return tasks_;
   }
 
  private:
@@ -138,12 +148,13 @@ class Batch {
   }
 
   AttentionShape shape_;
-  const AttentionSegment* segments_;
-  std::int64_t count_;
+  const AttentionSegment* segments_ = nullptr;
+  std::int64_t count_ = 0;
   std::vector<SpanView> views_;
   std::vector<std::size_t> first_view_;
   std::vector<std::int64_t> keys_;
   std::vector<PackJob> jobs_;
+  std::vector<AttentionTask> tasks_;
   std::int64_t most_keys_ = 0;
   double operations_ = 0;
 };
@@ -187,10 +198,12 @@ std::vector<std::pair<std::int64_t, std::int64_t>> sharing_groups(const Attentio
 void attention_forward(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count) {
   if (count == 0) return;
   const AttentionShape full = resolved(shape);
-  const Batch batch(full, segments, count);
+  thread_local Batch kept;
+  Batch& batch = kept;  // a thread-local one would be each thread's own below
+  batch.set(full, segments, count);
   const int threads = threads_for(batch.operations());
   batch.pack(threads);
-  std::vector<AttentionTask> tasks = batch.tasks(threads);
+  std::vector<AttentionTask>& tasks = batch.tasks(threads);
   const KernelTable& isa = table();
   const std::int64_t floats = attention_scratch_floats(full, batch.most_keys());
   run_tasks(tasks.size(), threads, [&](std::size_t i) {

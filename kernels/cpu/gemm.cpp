@@ -18,27 +18,16 @@ constexpr std::int64_t kBlockFloats = 96 << 10;          // rows of x packed at 
 
 std::int64_t panels_of(std::int64_t n) { return (n + kLanes - 1) / kLanes; }
 
-/// Up to 16 rows of W as one panel; the rows that lack are 0.
-void pack_panel(const float* const* rows, std::int64_t count, std::int64_t k, float* target) {
-  constexpr std::int64_t kStep = 16;  // one cache line of each row at a time
-  if (count < kLanes) std::fill_n(target, k * kLanes, 0.0f);
-  for (std::int64_t begin = 0; begin < k; begin += kStep) {
-    const std::int64_t end = std::min(begin + kStep, k);
-    for (std::int64_t j = 0; j < count; ++j) {
-      for (std::int64_t c = begin; c < end; ++c) target[c * kLanes + j] = rows[j][c];
-    }
-  }
-}
-
 /// Packs n rows of k floats; row(i) is where row i begins.
 template <class Row>
 void pack_rows(std::int64_t n, std::int64_t k, float* panels, const Row& row) {
+  const KernelTable& isa = table();
   run_ranges(panels_of(n), 1, threads_for(8.0 * static_cast<double>(n * k)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t panel = begin; panel < end; ++panel) {
       const float* rows[kLanes];
       const std::int64_t count = std::min(kLanes, n - panel * kLanes);
       for (std::int64_t j = 0; j < count; ++j) rows[j] = row(panel * kLanes + j);
-      pack_panel(rows, count, k, panels + panel * kLanes * k);
+      isa.pack_panel(rows, count, k, panels + panel * kLanes * k);
     }
   });
 }

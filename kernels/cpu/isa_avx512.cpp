@@ -7,12 +7,14 @@ namespace avx512 {
 
 // clang-format off: each uses what the ones before it define
 #include "kernels/cpu/leaf_math.inl"
+#include "kernels/cpu/leaf_transpose.inl"
 #include "kernels/cpu/leaf_tiles.inl"
 #include "kernels/cpu/leaf_matmul.inl"
 #include "kernels/cpu/leaf_rows.inl"
 #include "kernels/cpu/leaf_attention.inl"
 #include "kernels/cpu/leaf_attention_grad.inl"
 #include "kernels/cpu/leaf_logprob.inl"
+#include "kernels/cpu/leaf_sampling.inl"
 #include "kernels/cpu/leaf_optim.inl"
 #include "kernels/cpu/leaf_table.inl"
 // clang-format on

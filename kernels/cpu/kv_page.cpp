@@ -3,10 +3,13 @@
 
 #include "base/check.h"
 #include "kernels/attention.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/table.h"
 
 namespace troupe::kernels {
 namespace {
+
+constexpr double kOperationsPerFloat = 30;  // a key's floats lie a cache line apart
 
 /// Where key `slot` of head `head` begins in a page; its dimensions are 16 floats apart.
 std::int64_t key_offset(const AttentionShape& shape, std::int64_t capacity, std::int64_t head, std::int64_t slot) {
@@ -33,6 +36,18 @@ void store_in_page(const AttentionShape& shape, const float* k, const float* v, 
                   head_bytes);
     }
   }
+}
+
+void store_in_pages(const AttentionShape& shape, const PageStore* stores, std::int64_t count) {
+  std::int64_t rows = 0;
+  for (std::int64_t i = 0; i < count; ++i) rows += stores[i].rows;
+  const double operations = kOperationsPerFloat * static_cast<double>(rows * shape.kv_heads * shape.head_dim);
+  run_ranges(count, 1, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const PageStore& s = stores[i];
+      store_in_page(shape, s.k, s.v, s.stride, s.rows, s.page, s.first);
+    }
+  });
 }
 
 void load_from_page(const AttentionShape& shape, const KvPage& page, std::int64_t first, std::int64_t rows, float* k,

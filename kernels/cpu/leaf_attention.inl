@@ -16,7 +16,8 @@ TROUPE_INLINE void flush(ScoreTile& tile) {
   const float* const* panel = tile.panels;
   while (tile.pending > 0) {
     const std::int64_t width = tile_width(tile.rows, tile.pending);
-    pick_tile<false>(tile.rows, width)(tile.a, panel, tile.head_dim, tile.scores + tile.offset, tile.ld, 16 * width);
+    pick_tile<false>(tile.rows, width)(tile.a, panel, tile.head_dim, tile.scores + tile.offset, tile.ld, 16 * width,
+                                 nullptr);
     panel += width;
     tile.offset += 16 * width;
     tile.pending -= width;
@@ -66,8 +67,11 @@ TROUPE_INLINE float softmax_row(float* scores, std::int64_t visible, float* inve
 }
 
 /// Queries of a tile, transposed and scaled: packed[d][i].
-TROUPE_INLINE void pack_pair(const float* q, std::int64_t head_dim, float scale, float* packed, std::int64_t rows) {
-  for (std::int64_t d = 0; d < head_dim; ++d) packed[d * rows] = q[d] * scale;
+template <class Row>
+TROUPE_INLINE void pack_scaled(const Row& row, std::int64_t rows, std::int64_t head_dim, float scale, float* packed) {
+  transpose_rows(row, rows, head_dim, packed, rows);
+  const Vec factor = set(scale);
+  for (std::int64_t i = 0; i < rows * head_dim; i += 16) store(packed + i, mul(load(packed + i), factor));
 }
 
 /// The value rows of a segment's spans for one kv head, as runs.
@@ -108,12 +112,14 @@ void attention_tile(const AttentionTask& t, std::int64_t pair, std::int64_t rows
   float* out = packed + kAttentionTileRows * hd;
   float* scores = out + kAttentionTileRows * hd;
   std::int64_t visible[kAttentionTileRows];
+  const float* query[kAttentionTileRows];
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::int64_t row = (pair + i) / group;
     const std::int64_t head = t.kv_head * group + (pair + i) % group;
     visible[i] = t.keys - s.rows + row + 1;
-    pack_pair(s.q + row * t.q_stride + head * hd, hd, t.shape.scale, packed + i, rows);
+    query[i] = s.q + row * t.q_stride + head * hd;
   }
+  pack_scaled([&query](int i) { return query[i]; }, rows, hd, t.shape.scale, packed);
   ScoreTile tile{packed, rows, hd, scores, ld, {}};
   score_keys(tile, t.spans, t.kv_head, visible[rows - 1]);
   float inverse[kAttentionTileRows];

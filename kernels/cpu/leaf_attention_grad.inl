@@ -7,10 +7,9 @@
 TROUPE_INLINE void pack_panels(const float* source, std::int64_t stride, std::int64_t n, std::int64_t head_dim,
                                float* panels) {
   for (std::int64_t begin = 0; begin < n; begin += 16) {
-    for (std::int64_t j = 0; j < 16; ++j) {
-      const float* row = source + (begin + j) * stride;
-      for (std::int64_t d = 0; d < head_dim; ++d) panels[d * 16 + j] = begin + j < n ? row[d] : 0.0f;
-    }
+    const float* block = source + begin * stride;
+    transpose_rows([block, stride](int i) { return block + i * stride; }, n - begin < 16 ? n - begin : 16, head_dim,
+                   panels, 16);
     panels += 16 * head_dim;
   }
 }
@@ -62,7 +61,8 @@ TROUPE_INLINE void times_panels(const GradPass& pass, const float* a, std::int64
                                 float scale, const SpanView* spans, std::int64_t keys, float* out) {
   for (std::int64_t begin = 0; begin < rows; begin += kAttentionTileRows) {
     const std::int64_t n = rows - begin < kAttentionTileRows ? rows - begin : kAttentionTileRows;
-    for (std::int64_t i = 0; i < n; ++i) pack_pair(a + (begin + i) * stride, pass.hd, scale, pass.packed + i, n);
+    const float* block = a + begin * stride;
+    pack_scaled([block, stride](int i) { return block + i * stride; }, n, pass.hd, scale, pass.packed);
     ScoreTile tile{pass.packed, n, pass.hd, out + begin * pass.ld, pass.ld, {}};
     score_keys(tile, spans, 0, keys);
   }

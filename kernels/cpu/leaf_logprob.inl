@@ -23,9 +23,15 @@ TROUPE_INLINE std::int32_t first_index_of(float value, const float* x, std::int6
   return 0;
 }
 
+/// Where the exponentials of a row go, if anywhere: 0 up to a multiple of 16, and the sum of every 16.
+struct KeptExponentials {
+  float* values;
+  float* sums;
+};
+
 template <bool kEntropy, bool kDivide>
 TROUPE_INLINE void sum_exponentials(const float* x, std::int64_t n, float temperature, float maximum, float* sum,
-                                    float* weighted) {
+                                    float* weighted, const KeptExponentials* kept = nullptr) {
   const Vec t = set(temperature);
   const Vec top = set(maximum);
   Sums e_sums = no_sums();
@@ -38,6 +44,10 @@ TROUPE_INLINE void sum_exponentials(const float* x, std::int64_t n, float temper
         const Vec e = keep(m, exp(below));
         e_sums.part[which] = add(e_sums.part[which], e);
         if (kEntropy) w_sums.part[which] = fma(e, keep(m, below), w_sums.part[which]);
+        if (kept != nullptr) {
+          store(kept->values + i, e);
+          kept->sums[i / 16] = sum_lanes(e);
+        }
       });
   *sum = total(e_sums);
   if (kEntropy) *weighted = total(w_sums);

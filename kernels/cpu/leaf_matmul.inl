@@ -5,17 +5,14 @@ TROUPE_INLINE void pack_rows(const float* x, std::int64_t ldx, std::int64_t m, s
                              float* packed) {
   for (std::int64_t begin = 0; begin < m; begin += tile_rows) {
     const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const float* source = x + (begin + i) * ldx;
-      float* target = packed + i;
-      for (std::int64_t c = 0; c < k; ++c, target += rows) *target = source[c];
-    }
+    const float* block = x + begin * ldx;
+    transpose_rows([block, ldx](int i) { return block + i * ldx; }, rows, k, packed, rows);
     packed += rows * k;
   }
 }
 
 /// All of the part's panels for a block of packed rows. Panels are the outer loop: a pair of them stays in cache while
-/// every tile of the block passes over it.
+/// every tile of the block passes over it. The first tiles ask for the next pair, so that memory works while they do.
 TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, std::int64_t m, std::int64_t tile_rows,
                                   float* y) {
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end;) {
@@ -24,9 +21,12 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
     for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.k * 16;
     const std::int64_t cols = part.n - panel * 16;
     const float* a = packed;
-    for (std::int64_t begin = 0; begin < m; begin += tile_rows) {
+    std::int64_t ahead = panel + width;
+    for (std::int64_t begin = 0; begin < m; begin += tile_rows, ++ahead) {
       const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
-      pick_tile<true>(rows, width)(a, b, part.k, y + begin * part.ldy + panel * 16, part.ldy, cols);
+      const bool asks = ahead < panel + 2 * width && ahead < part.panel_end;
+      const float* asked = asks ? part.panels + ahead * part.k * 16 : b[0];
+      pick_tile<true>(rows, width)(a, b, part.k, y + begin * part.ldy + panel * 16, part.ldy, cols, asked);
       a += rows * part.k;
     }
     panel += width;

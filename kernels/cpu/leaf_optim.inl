@@ -14,6 +14,13 @@ void adamw_range(const AdamW& a, const AdamWFactors& f, std::int64_t begin, std:
   }
 }
 
+void add_array(const float* x, float* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += 16) {
+    const Mask m = first(n - i);
+    store(y + i, add(load(y + i, m), load(x + i, m)), m);
+  }
+}
+
 void scale_array(float* x, std::int64_t n, float factor) {
   for (std::int64_t i = 0; i < n; i += 16) store(x + i, mul(load(x + i, first(n - i)), set(factor)), first(n - i));
 }

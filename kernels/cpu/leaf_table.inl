@@ -4,6 +4,7 @@ constexpr KernelTable make_table(Isa isa) {
   return {
       .isa = isa,
       .tile_rows = kTileRows,
+      .pack_panel = pack_panel,
       .matmul = matmul_part,
       .attention = attention_task,
       .attention_grad = attention_grad_task,
@@ -15,7 +16,10 @@ constexpr KernelTable make_table(Isa isa) {
       .swiglu_backward = swiglu_backward_rows,
       .logprob_forward = logprob_forward_rows,
       .logprob_backward = logprob_backward_rows,
+      .sample = sample_row_range,
+      .softmax_weights = softmax_weights_row,
       .adamw = adamw_range,
+      .add = add_array,
       .scale = scale_array,
       .exponential = exp_array,
       .logarithm = log_array,

@@ -1,13 +1,19 @@
 // The two register tiles under every product. Included inside the namespace of one instruction set.
 
-/// Adds k steps to kRows x kVectors sums: sums[i][j] += a[k][i] * b[j][k]. a: [k][kRows]; b[j]: [k][16].
-template <int kRows, int kVectors>
+/// Adds k steps to kRows x kVectors sums: sums[i][j] += a[k][i] * b[j][k]. a: [k][kRows]; b[j]: [k][16]. kAhead: on
+/// the way, asks for the same part of the panel `ahead`.
+template <bool kAhead, int kRows, int kVectors>
 TROUPE_INLINE void accumulate(Vec (&sums)[kRows][kVectors], const float* a, const float* const* b, std::int64_t begin,
-                              std::int64_t end) {
+                              std::int64_t end, const float* ahead) {
   const float* column[kVectors];
   for (int j = 0; j < kVectors; ++j) column[j] = b[j] + begin * 16;
   a += begin * kRows;
+  if constexpr (kAhead) ahead += begin * 16;
   for (std::int64_t k = begin; k < end; ++k) {
+    if constexpr (kAhead) {
+      prefetch(ahead);
+      ahead += 16;
+    }
     Vec w[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) w[j] = load(column[j]);
@@ -62,28 +68,31 @@ TROUPE_INLINE void write_tile(Vec (&sums)[kRows][kVectors], float* c, std::int64
 
 /// c[i][0..cols) = sum over k of a[k][i] b[.][k], each element one chain over ascending k.
 template <int kRows, int kVectors>
-void chain_tile(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc, std::int64_t cols) {
+void chain_tile(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc, std::int64_t cols,
+                const float* /*ahead*/) {
   Vec sums[kRows][kVectors];
   clear(sums);
-  accumulate(sums, a, b, 0, k);
+  accumulate<false>(sums, a, b, 0, k, nullptr);
   write_tile(sums, c, ldc, cols);
 }
 
-/// The same with k in four fixed quarters, one chain each, added (0 + 1) + (2 + 3).
+/// The same with k in four fixed quarters, one chain each, added (0 + 1) + (2 + 3). On the way it asks for the panel
+/// `ahead`.
 template <int kRows, int kVectors>
-void quarters_tile(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc,
-                   std::int64_t cols) {
+void quarters_tile(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc, std::int64_t cols,
+                   const float* ahead) {
+  constexpr bool kAhead = kVectors < kWideTileVectors;  // a wide tile is the only one of its panels
   alignas(64) float left[kRows][kVectors][16];
   alignas(64) float right[kRows][kVectors][16];
   Vec sums[kRows][kVectors];
   clear(sums);
-  accumulate(sums, a, b, 0, k / 4);
+  accumulate<kAhead>(sums, a, b, 0, k / 4, ahead);
   put_aside(left, sums, true);
-  accumulate(sums, a, b, k / 4, k * 2 / 4);
+  accumulate<kAhead>(sums, a, b, k / 4, k * 2 / 4, ahead);
   put_aside(left, sums, false);
-  accumulate(sums, a, b, k * 2 / 4, k * 3 / 4);
+  accumulate<kAhead>(sums, a, b, k * 2 / 4, k * 3 / 4, ahead);
   put_aside(right, sums, true);
-  accumulate(sums, a, b, k * 3 / 4, k);
+  accumulate<kAhead>(sums, a, b, k * 3 / 4, k, ahead);
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
@@ -95,7 +104,7 @@ void quarters_tile(const float* a, const float* const* b, std::int64_t k, float*
 }
 
 using TileFn = void (*)(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc,
-                        std::int64_t cols);
+                        std::int64_t cols, const float* ahead);
 
 /// The tile function for 1 <= rows <= kTileRows and 1, 2 or 4 vectors, as far as registers allow; else null.
 template <bool kQuarters, int kVectors, int kRows, int kMaxRows>

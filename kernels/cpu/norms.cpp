@@ -61,6 +61,12 @@ bool all_finite(const float* x, std::int64_t n) {
   return bad == 0;
 }
 
+void add(const float* x, float* y, std::int64_t n) {
+  const KernelTable& isa = table();
+  run_ranges(n, kBlock, threads_for(static_cast<double>(n)),
+             [&](std::int64_t begin, std::int64_t end) { isa.add(x + begin, y + begin, end - begin); });
+}
+
 void scale(float* x, std::int64_t n, float factor) {
   const KernelTable& isa = table();
   run_ranges(n, kBlock, threads_for(static_cast<double>(n)),

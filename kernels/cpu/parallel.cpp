@@ -17,6 +17,7 @@ namespace {
 /// core does some 100 000 operations; one whose cores are busy with other processes starts far later, so leave a
 /// margin.
 constexpr double kOperationsPerThread = 1e6;
+constexpr double kOperationsPerThreadInTeam = 3e4;  // its threads are awake
 
 struct Free {
   void operator()(float* p) const { std::free(p); }
@@ -36,13 +37,19 @@ int max_threads() { return omp_get_max_threads(); }
 void set_max_threads(int threads) { omp_set_num_threads(threads); }
 
 int threads_for(double operations) {
-  const int most = omp_get_max_threads();
-  if (most == 1 || operations < 2 * kOperationsPerThread || omp_in_parallel() != 0) return 1;
-  const double worth = operations / kOperationsPerThread;
+  const int team = team_threads();
+  const int most = team > 0 ? team : omp_get_max_threads();
+  const double each = team > 0 ? kOperationsPerThreadInTeam : kOperationsPerThread;
+  if (most == 1 || operations < 2 * each || (team == 0 && omp_in_parallel() != 0)) return 1;
+  const double worth = operations / each;
   return worth < most ? static_cast<int>(worth) : most;
 }
 
 void run_parts(int parts, void (*body)(void*, int), void* context) {
+  if (team_threads() > 0) {
+    run_in_team(parts, body, context);
+    return;
+  }
 #pragma omp parallel num_threads(parts)
   {
     const int team = omp_get_num_threads();  // may be smaller than asked for

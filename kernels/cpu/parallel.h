@@ -1,5 +1,6 @@
 /// @file
-/// Threads for the CPU kernels: one OpenMP pool, shared with LibTorch. Internal to kernels/.
+/// Threads for the CPU kernels: one OpenMP pool, shared with LibTorch; inside a team (team.h), its threads. Internal to
+/// kernels/.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,11 @@ namespace troupe::kernels {
 /// Threads worth starting for `operations` scalar operations: 1 below a threshold, inside another parallel region, and
 /// in builds without OpenMP.
 int threads_for(double operations);
+
+/// Threads of the team that the calling thread has open and is not computing for right now; 0: none.
+int team_threads();
+/// run_parts on that team; at most 65535 parts.
+void run_in_team(int parts, void (*body)(void* context, int part), void* context);
 
 /// Calls body(context, part) once for every part in [0, parts), on up to `parts` threads.
 void run_parts(int parts, void (*body)(void* context, int part), void* context);

@@ -40,6 +40,13 @@ Logprob logprob(const Doubles& logits, std::int64_t target, double temperature);
 Doubles logprob_backward(const Doubles& logits, std::int64_t target, double temperature, double dlogprob,
                          double dentropy);
 
+/// The probabilities of one row, and where they first add up to more than `uniform`.
+struct Sample {
+  Doubles cumulative;
+  std::int64_t id;
+};
+Sample sample(const Doubles& logits, double temperature, double uniform);
+
 /// One sequence: q [rows, heads, hd], k and v [keys, kv_heads, hd]; the last `rows` keys are the queries' own.
 struct Attention {
   std::int64_t rows, keys, heads, kv_heads, head_dim;

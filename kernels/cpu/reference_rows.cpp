@@ -95,6 +95,18 @@ Doubles logprob_backward(const Doubles& logits, std::int64_t target, double temp
   return grad;
 }
 
+Sample sample(const Doubles& logits, double temperature, double uniform) {
+  const double lse = logprob(logits, 0, temperature).lse;
+  Sample result{{}, -1};
+  double sum = 0;
+  for (double x : logits) {
+    sum += std::exp(x / temperature - lse);
+    if (result.id < 0 && sum > uniform) result.id = static_cast<std::int64_t>(result.cumulative.size());
+    result.cumulative.push_back(sum);
+  }
+  return result;
+}
+
 AdamWState adamw(AdamWState state, double grad, double lr, double beta1, double beta2, double eps, double weight_decay,
                  std::int64_t step) {
   const auto t = static_cast<double>(step);

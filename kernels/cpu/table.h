@@ -11,6 +11,7 @@
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/sampling.h"
 #include "kernels/swiglu.h"
 
 namespace troupe::kernels {
@@ -80,6 +81,8 @@ inline std::int64_t attention_grad_scratch_floats(const AttentionShape& s, std::
 struct KernelTable {
   Isa isa;
   std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  /// Up to 16 rows of k floats as a panel [k][16]; the rows that lack are 0.
+  void (*pack_panel)(const float* const* rows, std::int64_t count, std::int64_t k, float* panel);
   void (*matmul)(const MatmulPart&);
   void (*attention)(const AttentionTask&);
   void (*attention_grad)(const AttentionGradTask&);
@@ -91,7 +94,10 @@ struct KernelTable {
   void (*swiglu_backward)(const SwigluBackward&, std::int64_t row_begin, std::int64_t row_end);
   void (*logprob_forward)(const LogprobForward&, std::int64_t row_begin, std::int64_t row_end);
   void (*logprob_backward)(const LogprobBackward&, std::int64_t row_begin, std::int64_t row_end);
+  void (*sample)(SampleRow* rows, std::int64_t count, std::int64_t vocab, float* scratch);
+  double (*softmax_weights)(const float* logits, std::int64_t vocab, float temperature, float* weights, float* sums);
   void (*adamw)(const AdamW&, const AdamWFactors&, std::int64_t begin, std::int64_t end);
+  void (*add)(const float* x, float* y, std::int64_t n);
   void (*scale)(float* x, std::int64_t n, float factor);
   void (*exponential)(const float* x, float* y, std::int64_t n);  ///< The kernels' own exp; for tests.
   void (*logarithm)(const float* x, float* y, std::int64_t n);    ///< The kernels' own log; for tests.

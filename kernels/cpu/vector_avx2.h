@@ -83,6 +83,46 @@ TROUPE_INLINE __m256 pow2_of_8(__m256 n) {
 }
 TROUPE_INLINE Vec pow2(Vec n) { return {pow2_of_8(n.lo), pow2_of_8(n.hi)}; }
 
+TROUPE_INLINE void transpose_8(__m256 (&v)[8]) {
+  __m256 t[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    v[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    v[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    v[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    v[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    t[c] = _mm256_permute2f128_ps(v[c], v[4 + c], 0x20);
+    t[4 + c] = _mm256_permute2f128_ps(v[c], v[4 + c], 0x31);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) v[i] = t[i];
+}
+
+/// v[i] lane j <-> v[j] lane i: four transposes of 8 x 8.
+TROUPE_INLINE void transpose(Vec (&v)[16]) {
+  __m256 block[8];
+  __m256 kept[8];
+  for (int i = 0; i < 8; ++i) block[i] = v[i].lo;
+  transpose_8(block);
+  for (int i = 0; i < 8; ++i) kept[i] = v[i].hi, v[i].lo = block[i];
+  for (int i = 0; i < 8; ++i) block[i] = v[8 + i].lo;
+  transpose_8(block);
+  for (int i = 0; i < 8; ++i) v[i].hi = block[i];
+  transpose_8(kept);
+  for (int i = 0; i < 8; ++i) v[8 + i].lo = kept[i];
+  for (int i = 0; i < 8; ++i) block[i] = v[8 + i].hi;
+  transpose_8(block);
+  for (int i = 0; i < 8; ++i) v[8 + i].hi = block[i];
+}
+
 TROUPE_INLINE __m256 split_exponent_of_8(__m256 x, __m256* e) {
   const __m256i raw = _mm256_castps_si256(x);
   const __m256i exponent = _mm256_srai_epi32(_mm256_sub_epi32(raw, _mm256_set1_epi32(0x3f3504f3)), 23);
@@ -109,6 +149,8 @@ TROUPE_INLINE Vec in_register(Vec v) {
   asm("" : "+x"(v.lo), "+x"(v.hi));
   return v;
 }
+/// Asks for the cache line at p, into the second level.
+TROUPE_INLINE void prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 TROUPE_INLINE float lane0(Vec v) { return _mm256_cvtss_f32(v.lo); }
 
 }  // namespace troupe::kernels::avx2

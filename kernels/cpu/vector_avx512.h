@@ -51,6 +51,37 @@ TROUPE_INLINE Vec pow2(Vec n) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23));
 }
 
+/// v[i] lane j <-> v[j] lane i.
+TROUPE_INLINE void transpose(Vec (&v)[16]) {
+  Vec t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {  // v[i + c]: column 4 b + c of rows i..i+3 in 128-bit block b
+    const __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]);
+    const __m512d c = _mm512_castps_pd(t[i + 2]), d = _mm512_castps_pd(t[i + 3]);
+    v[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    v[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    v[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    v[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {  // a 4 x 4 transpose of 128-bit blocks
+    const __m512 low = _mm512_shuffle_f32x4(v[c], v[4 + c], 0x44), high = _mm512_shuffle_f32x4(v[c], v[4 + c], 0xee);
+    const __m512 low2 = _mm512_shuffle_f32x4(v[8 + c], v[12 + c], 0x44);
+    const __m512 high2 = _mm512_shuffle_f32x4(v[8 + c], v[12 + c], 0xee);
+    t[c] = _mm512_shuffle_f32x4(low, low2, 0x88);
+    t[4 + c] = _mm512_shuffle_f32x4(low, low2, 0xdd);
+    t[8 + c] = _mm512_shuffle_f32x4(high, high2, 0x88);
+    t[12 + c] = _mm512_shuffle_f32x4(high, high2, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) v[i] = t[i];
+}
+
 /// Splits positive normal x into f 2^e with f in [sqrt(1/2), sqrt(2)).
 TROUPE_INLINE Vec split_exponent(Vec x, Vec* e) {
   const __m512i raw = _mm512_castps_si512(x);
@@ -79,6 +110,8 @@ TROUPE_INLINE Vec in_register(Vec v) {
   asm("" : "+v"(v));
   return v;
 }
+/// Asks for the cache line at p, into the second level.
+TROUPE_INLINE void prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 TROUPE_INLINE float lane0(Vec v) { return _mm512_cvtss_f32(v); }
 
 }  // namespace troupe::kernels::avx512

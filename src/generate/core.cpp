@@ -111,7 +111,9 @@ StepReport EngineCore::step() {
   const Plan& plan = scheduler_.plan();
   report.preempted = plan.preempted;
   if (!plan.copies.empty()) forward_.copy_pages(plan.copies);
-  run_work(plan.work, report);
+  std::int64_t rows = 0;
+  for (const Work& work : plan.work) rows += work.count;
+  run_pass(options_, rows, [&] { run_work(plan.work, report); });
   ++stats_.steps;
   stats_.tokens_computed += static_cast<std::uint64_t>(report.tokens);
   stats_.tokens_sampled += static_cast<std::uint64_t>(report.sampled);
@@ -160,13 +162,20 @@ void EngineCore::run_work(std::span<const Work> work, StepReport& report) {
 }
 
 void EngineCore::apply(std::span<const Work> work, std::span<const float> logits, StepReport& report) {
+  draws_.clear();
+  for (const Work& w : work) {
+    if (!w.samples) continue;
+    const Active& active = *active_[static_cast<std::size_t>(w.slot)];
+    const std::uint64_t position = active.first_position + active.completion.ids.size();
+    const auto row = logits.subspan(draws_.size() * static_cast<std::size_t>(options_.logit_stride));
+    draws_.push_back({row.first(static_cast<std::size_t>(options_.vocabulary)), &active.sampling,
+                      active.rng.uniform_at(position)});
+  }
+  auto sampled = sampler_.sample(draws_).begin();
   for (const Work& w : work) {
     if (!w.samples) {
       scheduler_.advance(w, false);
-      continue;
-    }
-    const auto row = logits.first(static_cast<std::size_t>(options_.vocabulary));
-    if (auto error = sample(w, row)) {
+    } else if (auto error = append(w, *sampled++)) {
       report.finished.push_back(take(w.slot, Finish::kError, std::move(*error)));
     } else {
       ++report.sampled;
@@ -174,15 +183,13 @@ void EngineCore::apply(std::span<const Work> work, std::span<const float> logits
       if (const auto why = ended(*active_[static_cast<std::size_t>(w.slot)]))
         report.finished.push_back(take(w.slot, *why));
     }
-    logits = logits.subspan(static_cast<std::size_t>(options_.logit_stride));
   }
 }
 
-std::optional<std::string> EngineCore::sample(const Work& work, std::span<const float> logits) {
+std::optional<std::string> EngineCore::append(const Work& work, const Sampled& sampled) {
   Active& active = *active_[static_cast<std::size_t>(work.slot)];
   Completion& completion = active.completion;
   const std::size_t position = completion.ids.size();
-  const Sampled sampled = sampler_.sample(logits, active.sampling, active.rng.uniform_at(active.first_position + position));
   if (sampled.id < 0)
     return "sample " + to_string(completion.id) + ": the logits of token " + std::to_string(position) +
            " are not finite; the weights " + to_string(version_) + " have diverged";

@@ -20,6 +20,7 @@
 #include "generate/scheduler.h"
 #include "generate/stats.h"
 #include "generate/stop_matcher.h"
+#include "kernels/team.h"
 #include "model/batch.h"
 
 namespace troupe::generate {
@@ -58,7 +59,20 @@ struct CoreOptions {
   int logit_stride = 0;  ///< Floats from one row of logits to the next, at least `vocabulary`.
   int context_tokens = 0;
   int waiting_max = 8192;
+  double operations_per_token = 0;  ///< Of the forward pass.
 };
+
+/// Runs body(), a forward pass of `rows` tokens and what follows it. A pass of fewer operations takes about as long as
+/// waking a thread and stays on one; a larger one is a team's (kernels/team.h).
+template <class F>
+void run_pass(const CoreOptions& options, std::int64_t rows, F&& body) {
+  constexpr double kTeamOperations = 1e7;
+  if (static_cast<double>(rows) * options.operations_per_token >= kTeamOperations) {
+    kernels::with_team(body);
+  } else {
+    body();
+  }
+}
 
 /// See Engine for the meaning of the calls.
 class EngineCore {
@@ -97,7 +111,7 @@ class EngineCore {
   void fill_batch(std::span<const Work> work);
   void run_work(std::span<const Work> work, StepReport& report);
   void apply(std::span<const Work> work, std::span<const float> logits, StepReport& report);
-  std::optional<std::string> sample(const Work& work, std::span<const float> logits);
+  std::optional<std::string> append(const Work& work, const Sampled& sampled);
 
   Forward& forward_;
   const TextCodec* text_;
@@ -110,6 +124,7 @@ class EngineCore {
   std::vector<Completion> ended_early_;  // their prefixes were complete when they were submitted
   model::CachedBatch batch_;
   std::vector<std::int32_t> rows_;
+  std::vector<Draw> draws_;
   EngineStats stats_;
 };
 

@@ -88,6 +88,7 @@ CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& opti
   core.logit_stride = static_cast<int>(spec.vocab_size);
   core.context_tokens = options.context_tokens > 0 ? options.context_tokens : static_cast<int>(spec.context);
   core.waiting_max = options.waiting_max;
+  core.operations_per_token = 2.0 * static_cast<double>(spec.parameter_count());
   return core;
 }
 
@@ -210,7 +211,11 @@ Result<std::vector<std::vector<float>>> Engine::score(std::span<const ScoreReque
                                 {one.pages.begin(), one.pages.begin() + used}});
     }
     if (batch.ids.empty()) break;
-    TROUPE_TRY(const auto scores, impl_->run_scored(pass, batch, rows, targets, static_cast<float>(temperature)));
+    Result<std::vector<float>> scored;
+    run_pass(impl_->sizes, static_cast<std::int64_t>(batch.ids.size()), [&] {
+      scored = impl_->run_scored(pass, batch, rows, targets, static_cast<float>(temperature));
+    });
+    TROUPE_TRY(const auto scores, std::move(scored));
     auto next = scores.begin();
     for (Scored& one : all) {
       one.logprobs.insert(one.logprobs.end(), next, next + one.rows);

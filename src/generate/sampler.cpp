@@ -5,52 +5,15 @@
 #include <limits>
 #include <sstream>
 
-#include "kernels/logprob.h"
-
 namespace troupe::generate {
 namespace {
 
 // Weights are float32: shares that differ by less than this are the same to top-p and min-p.
 constexpr double kTolerance = 1e-6;
 
-float full_logprob(std::span<const float> logits, std::int32_t id, double temperature) {
-  float logprob = 0;
-  kernels::LogprobForward args;
-  args.logits = logits.data();
-  args.targets = &id;
-  args.logprob = &logprob;
-  args.rows = 1;
-  args.vocab = static_cast<std::int64_t>(logits.size());
-  args.temperature = static_cast<float>(temperature);
-  kernels::logprob_forward(args);
-  return logprob;
-}
-
-// The largest logit, or NaN when there is nothing sound to sample from.
-float largest(std::span<const float> logits) {
-  float max = -std::numeric_limits<float>::infinity();
-  bool sound = true;
-  for (const float x : logits) {
-    sound = sound && x == x;
-    max = x > max ? x : max;
-  }
-  return sound && std::isfinite(max) ? max : std::numeric_limits<float>::quiet_NaN();
-}
-
-// The first item at which the running sum exceeds `uniform` of the total. Items of weight 0 are never it.
-template <class Items, class Weight>
-std::size_t draw(const Items& items, double total, double uniform, Weight weight) {
-  const double mark = uniform * total;
-  double sum = 0;
-  std::size_t last = 0;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const double w = weight(items[i]);
-    if (w <= 0) continue;
-    sum += w;
-    last = i;
-    if (sum > mark) return i;
-  }
-  return last;
+bool filters(const SamplingParams& params, std::size_t vocabulary) {
+  const bool top_k = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < vocabulary;
+  return params.temperature > 0 && (top_k || params.top_p < 1 || params.min_p > 0);
 }
 
 Status bad(std::string_view name, double value, std::string_view range) {
@@ -61,38 +24,62 @@ Status bad(std::string_view name, double value, std::string_view range) {
 
 }  // namespace
 
+std::span<const Sampled> Sampler::sample(std::span<const Draw> draws) {
+  rows_.clear();
+  whole_.clear();
+  sampled_.resize(draws.size());
+  for (std::size_t i = 0; i < draws.size(); ++i) {
+    const Draw& draw = draws[i];
+    if (filters(*draw.params, draw.logits.size())) {
+      if (const auto truncated = sample_truncated(draw)) {
+        sampled_[i] = *truncated;
+        continue;
+      }
+    }
+    rows_.push_back({draw.logits.data(), draw.uniform, static_cast<float>(draw.params->temperature)});
+    whole_.push_back(i);
+  }
+  if (rows_.empty()) return sampled_;
+  const std::size_t vocabulary = draws.front().logits.size();
+  kernels::sample_rows(rows_.data(), static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(vocabulary));
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const bool greedy = rows_[i].temperature == 0;
+    const int kept = rows_[i].id < 0 ? 0 : greedy ? 1 : static_cast<int>(vocabulary);
+    sampled_[whole_[i]] = {rows_[i].id, rows_[i].id < 0 ? 0 : rows_[i].logprob, kept};
+  }
+  return sampled_;
+}
+
 Sampled Sampler::sample(std::span<const float> logits, const SamplingParams& params, double uniform) {
-  const float max = largest(logits);
-  if (std::isnan(max)) return {};
-  if (params.temperature == 0) {
-    const auto id = static_cast<std::int32_t>(std::find(logits.begin(), logits.end(), max) - logits.begin());
-    return {id, full_logprob(logits, id, 1), 1};
-  }
+  const Draw draw{logits, &params, uniform};
+  return sample(std::span(&draw, 1)).front();
+}
 
-  const float inverse = 1 / static_cast<float>(params.temperature);
-  weights_.resize(logits.size());
-  double total = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    weights_[i] = std::exp((logits[i] - max) * inverse);
-    total += static_cast<double>(weights_[i]);
-  }
-
-  const auto whole = static_cast<int>(logits.size());
-  const bool filtered = (params.top_k > 0 && params.top_k < whole) || params.top_p < 1 || params.min_p > 0;
-  if (filtered) truncate(params, total);
-  if (!filtered || static_cast<int>(candidates_.size()) == whole) {
-    const auto id =
-        static_cast<std::int32_t>(draw(weights_, total, uniform, [](float w) { return static_cast<double>(w); }));
-    return {id, full_logprob(logits, id, params.temperature), whole};
-  }
+// Nothing where the filters keep every token.
+std::optional<Sampled> Sampler::sample_truncated(const Draw& draw) {
+  const auto vocabulary = static_cast<std::int64_t>(draw.logits.size());
+  const auto temperature = static_cast<float>(draw.params->temperature);
+  weights_.resize((draw.logits.size() + 15) / 16 * 16);
+  const double total = kernels::softmax_weights(draw.logits.data(), vocabulary, temperature, weights_.data());
+  if (std::isnan(total)) return Sampled{};
+  weights_.resize(draw.logits.size());
+  truncate(*draw.params, total);
+  if (candidates_.size() == draw.logits.size()) return std::nullopt;
 
   double mass = 0;
   for (const Candidate& c : candidates_) mass += static_cast<double>(c.weight);
-  const std::size_t chosen =
-      draw(candidates_, mass, uniform, [](const Candidate& c) { return static_cast<double>(c.weight); });
-  const std::int32_t id = candidates_[chosen].id;
-  const double logit = static_cast<double>(logits[static_cast<std::size_t>(id)] - max) / params.temperature;
-  return {id, static_cast<float>(logit - std::log(mass)), static_cast<int>(candidates_.size())};
+  const double mark = draw.uniform * mass;
+  Candidate chosen{};
+  double sum = 0;
+  for (const Candidate& c : candidates_) {
+    if (sum > mark) break;
+    if (c.weight > 0) chosen = c;
+    sum += static_cast<double>(c.weight);
+  }
+  const float largest = *std::max_element(draw.logits.begin(), draw.logits.end());
+  const double logit = static_cast<double>(draw.logits[static_cast<std::size_t>(chosen.id)] - largest);
+  return Sampled{chosen.id, static_cast<float>(logit / draw.params->temperature - std::log(mass)),
+                 static_cast<int>(candidates_.size())};
 }
 
 void Sampler::truncate(const SamplingParams& params, double total) {

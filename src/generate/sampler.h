@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "generate/options.h"
+#include "kernels/sampling.h"
 
 namespace troupe::generate {
 
@@ -18,12 +20,21 @@ struct Sampled {
   int kept = 0;          ///< Tokens that there were to choose from.
 };
 
+/// A row of logits and how to sample from it. Shapes: logits [V].
+struct Draw {
+  std::span<const float> logits;
+  const SamplingParams* params = nullptr;
+  double uniform = 0;  ///< In [0, 1).
+};
+
 /// Draws by inverting the cumulative distribution in order of ids, so that a filter which removes nothing changes
-/// nothing. Holds scratch memory only; a result depends on the arguments alone.
+/// nothing. Holds scratch memory only; a result depends on its own draw alone. Greedy takes the lowest id of equal
+/// logits. Untruncated log-probs have the bits of kernels::logprob, hence of Model::score.
 class Sampler {
  public:
-  /// Shapes: logits [V]. `uniform` in [0, 1). Greedy takes the lowest id of equal logits.
-  /// Untruncated log-probs have the bits of kernels::logprob, hence of Model::score.
+  /// One token per draw, all of the same vocabulary; the result is valid until the next call. Untruncated rows are
+  /// drawn on all threads.
+  std::span<const Sampled> sample(std::span<const Draw> draws);
   [[nodiscard]] Sampled sample(std::span<const float> logits, const SamplingParams& params, double uniform);
 
  private:
@@ -31,10 +42,14 @@ class Sampler {
     float weight;
     std::int32_t id;
   };
+  [[nodiscard]] std::optional<Sampled> sample_truncated(const Draw& draw);
   void truncate(const SamplingParams& params, double total);
 
   std::vector<float> weights_;         // exp((logit - max) / temperature)
   std::vector<Candidate> candidates_;  // kept by the filters, by id
+  std::vector<kernels::SampleRow> rows_;
+  std::vector<std::size_t> whole_;  // the draws that rows_ are
+  std::vector<Sampled> sampled_;
 };
 
 /// Errors: kInvalidArgument naming the value and its range.

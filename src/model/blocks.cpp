@@ -56,7 +56,7 @@ at::Tensor ffn_part(const LayerContext& layer, const at::Tensor& x) {
 }
 
 at::Tensor add(at::Tensor h, const at::Tensor& change) {
-  return tensor::grad_enabled() ? h.add(change) : h.add_(change);
+  return tensor::grad_enabled() ? h.add(change) : tensor::add_in_place(std::move(h), change);
 }
 
 }  // namespace

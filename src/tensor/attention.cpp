@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "tensor/workspace.h"
 
 namespace troupe::tensor {
 
@@ -136,11 +137,16 @@ at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, floa
                "fused rows of query, key and value heads");
   const Columns columns(layout);
   const kernels::AttentionShape shape = shape_of(layout, scale);
-  at::Tensor out = at::empty({qkv.size(0), columns.k}, qkv.options());
+  at::Tensor out = unrecorded_rows(qkv.size(0), columns.k);
   const float* rows = qkv.data_ptr<float>();
-  std::vector<kernels::KeySpan> spans;
-  std::vector<kernels::AttentionSegment> list;
-  std::vector<std::size_t> first_span;
+  thread_local std::vector<kernels::KeySpan> spans;  // kept: a step of decoding calls this once a layer
+  thread_local std::vector<kernels::AttentionSegment> list;
+  thread_local std::vector<std::size_t> first_span;
+  thread_local std::vector<kernels::PageStore> stores;
+  spans.clear();
+  list.clear();
+  first_span.clear();
+  stores.clear();
   for (const PagedSegment& segment : segments) {
     const std::int64_t count = segment.end - segment.begin;
     const std::int64_t total = segment.cached + count;
@@ -152,7 +158,7 @@ at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, floa
       const std::int64_t first = std::max<std::int64_t>(segment.cached - token, 0);
       if (first < held) {
         const float* source = rows + (segment.begin + token + first - segment.cached) * columns.row;
-        kernels::store_in_page(shape, source + columns.k, source + columns.v, columns.row, held - first, page, first);
+        stores.push_back({source + columns.k, source + columns.v, columns.row, held - first, page, first});
       }
       spans.push_back({page.k, page.v, held, page.capacity, kernels::KvLayout::kPages});
       token += held;
@@ -167,6 +173,7 @@ at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, floa
     list.push_back(one);
   }
   for (std::size_t i = 0; i < list.size(); ++i) list[i].spans = spans.data() + first_span[i];
+  kernels::store_in_pages(shape, stores.data(), static_cast<std::int64_t>(stores.size()));
   kernels::attention_forward(shape, list.data(), static_cast<std::int64_t>(list.size()));
   return out;
 }

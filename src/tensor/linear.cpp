@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "tensor/workspace.h"
 
 namespace troupe::tensor {
 
@@ -17,10 +18,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 constexpr std::size_t kWeightsMax = 3;
 
-at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w) {
+at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w, bool recorded) {
   TROUPE_CHECK(x.dim() == 2 && x.size(1) == w.cols(), "the input of a linear layer must be as wide as its weight");
   const at::Tensor rows = x.contiguous();
-  at::Tensor y = at::empty({rows.size(0), w.rows()}, rows.options());
+  at::Tensor y =
+      recorded ? at::empty({rows.size(0), w.rows()}, rows.options()) : unrecorded_rows(rows.size(0), w.rows());
   kernels::matmul(rows.data_ptr<float>(), rows.size(0), w, y.data_ptr<float>());
   return y;
 }
@@ -30,7 +32,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
                             const std::optional<at::Tensor>& w1, const std::optional<at::Tensor>& w2,
                             const kernels::PackedMatrix* packed) {
     ctx->save_for_backward({x, w0, w1.value_or(at::Tensor()), w2.value_or(at::Tensor())});
-    return multiply(x, *packed);
+    return multiply(x, *packed, true);
   }
 
   /// dX = sum_i dY_i W_i; dW_i = dY_i^T X, with dY_i the columns of weight i.
@@ -74,7 +76,7 @@ const kernels::PackedMatrix& PackedWeights::get(std::span<const at::Tensor> weig
 at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
                   const std::shared_ptr<PackedWeights>& packed) {
   const kernels::PackedMatrix& matrix = packed->get(weights);
-  if (!at::GradMode::is_enabled()) return multiply(x, matrix);
+  if (!at::GradMode::is_enabled()) return multiply(x, matrix, false);
   const auto weight = [&](std::size_t i) { return i < weights.size() ? std::optional(weights[i]) : std::nullopt; };
   return LinearFunction::apply(x, weights[0], weight(1), weight(2), &matrix);
 }

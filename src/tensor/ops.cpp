@@ -10,9 +10,11 @@
 #include <optional>
 
 #include "base/check.h"
+#include "kernels/norms.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
+#include "tensor/workspace.h"
 
 namespace troupe::tensor {
 
@@ -26,7 +28,7 @@ at::Tensor shifted(const at::Tensor& weight, double offset) { return offset == 0
 
 at::Tensor rmsnorm_rows(const at::Tensor& x, const at::Tensor& weight, double eps, double offset, at::Tensor* inv_rms) {
   const at::Tensor w = shifted(weight, offset);
-  at::Tensor y = at::empty_like(x);
+  at::Tensor y = inv_rms != nullptr ? at::empty_like(x) : unrecorded_rows(x.size(0), x.size(1));
   kernels::RmsNormForward args;
   args.x = x.data_ptr<float>();
   args.weight = w.data_ptr<float>();
@@ -73,9 +75,10 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   }
 };
 
-at::Tensor swiglu_rows(const at::Tensor& gate_up) {
+at::Tensor swiglu_rows(const at::Tensor& gate_up, bool recorded) {
   const std::int64_t width = gate_up.size(1) / 2;
-  at::Tensor y = at::empty({gate_up.size(0), width}, gate_up.options());
+  at::Tensor y =
+      recorded ? at::empty({gate_up.size(0), width}, gate_up.options()) : unrecorded_rows(gate_up.size(0), width);
   kernels::SwigluForward args;
   args.gate = gate_up.data_ptr<float>();
   args.up = args.gate + width;
@@ -90,7 +93,7 @@ at::Tensor swiglu_rows(const at::Tensor& gate_up) {
 struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up) {
     ctx->save_for_backward({gate_up});
-    return swiglu_rows(gate_up);
+    return swiglu_rows(gate_up, true);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -260,10 +263,16 @@ at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, do
   return RmsNormFunction::apply(x, weight, eps, offset);
 }
 
+at::Tensor add_in_place(at::Tensor y, const at::Tensor& x) {
+  TROUPE_CHECK(y.sizes() == x.sizes() && y.is_contiguous() && x.is_contiguous(), "a sum of equal shapes");
+  kernels::add(x.data_ptr<float>(), y.data_ptr<float>(), y.numel());
+  return y;
+}
+
 at::Tensor swiglu(const at::Tensor& gate_up) {
   TROUPE_CHECK(gate_up.dim() == 2 && gate_up.is_contiguous() && gate_up.size(1) % 2 == 0,
                "rows of gate and up, side by side");
-  if (!at::GradMode::is_enabled()) return swiglu_rows(gate_up);
+  if (!at::GradMode::is_enabled()) return swiglu_rows(gate_up, false);
   return SwigluFunction::apply(gate_up);
 }
 

@@ -13,6 +13,9 @@ namespace troupe::tensor {
 /// y = (weight + offset) * x / sqrt(mean(x^2) + eps). Shapes: x [T, D], weight [D].
 [[nodiscard]] at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset);
 
+/// y + x, written over y. Shapes: equal. Not differentiable.
+[[nodiscard]] at::Tensor add_in_place(at::Tensor y, const at::Tensor& x);
+
 /// y = silu(gate) * up. Shapes: gate_up [T, 2I] (gate first), y [T, I].
 [[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up);
 

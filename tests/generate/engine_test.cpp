@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "kernels/isa.h"
 #include "model/model.h"
 
 namespace troupe::generate {
@@ -197,6 +198,53 @@ TEST_P(EngineOnModel, AnAbortedSampleContinuesOnAnotherEngine) {
 
 INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel, testing::Values("qwen3", "llama"),
                          [](const auto& family) { return std::string(family.param); });
+
+// A model whose single decoded token is work enough for a team (core.cpp): one thread and two, the trainer and the two
+// ways to score give the same bits, in a batch whose requests come and go.
+TEST(Engine, ATeamOfThreadsChangesNoBit) {
+  const auto spec = model::spec_from_sizes("qwen3", {.vocab_size = 4096,
+                                                     .width = 256,
+                                                     .layers = 4,
+                                                     .heads = 4,
+                                                     .kv_heads = 2,
+                                                     .head_dim = 64,
+                                                     .ffn_width = 768,
+                                                     .context = 128});
+  ASSERT_TRUE(spec.has_value());
+  ASSERT_GE(spec->parameter_count(), 4 << 20);
+  model::Model model = model::Model::create(*spec, 3);
+  const int before = kernels::max_threads();
+  std::map<int, std::map<SampleId, Completion>> by_threads;
+  for (const int threads : {1, 2}) {
+    kernels::set_max_threads(threads);
+    Engine engine(model, nullptr, {.page_tokens = 16, .kv_pages = 64, .sequences_max = 4, .prefill_tokens = 23});
+    for (std::uint32_t sample = 0; sample < 6; ++sample) {
+      Request request =
+          request_of(1 + sample % 3, sample, 20 + static_cast<int>(sample % 3) * 9, 5 + static_cast<int>(sample));
+      if (sample == 4) request.sampling.temperature = 0;
+      if (sample == 5) request.sampling.top_k = 40;
+      ASSERT_TRUE(engine.submit(std::move(request)).has_value());
+    }
+    by_threads[threads] = drain(engine);
+    ASSERT_EQ(by_threads[threads].size(), 6u);
+    for (const auto& [id, completion] : by_threads[threads]) {
+      EXPECT_EQ(completion.ids, by_threads[1].at(id).ids);
+      EXPECT_EQ(completion.logprobs, by_threads[1].at(id).logprobs);
+      if (id.sample >= 4) continue;  // not the distribution that is scored
+      const std::vector<std::int32_t> prompt =
+          request_of(id.prompt, id.sample, 20 + static_cast<int>(id.sample % 3) * 9).prompt;
+      EXPECT_EQ(completion.logprobs, train_scores(model, {{prompt, completion.ids}}, 1).front());
+      std::vector<std::int32_t> ids = prompt;
+      ids.insert(ids.end(), completion.ids.begin(), completion.ids.end());
+      for (const bool decode_path : {false, true}) {
+        const auto scored = engine.score(ids, static_cast<std::int32_t>(prompt.size()), 1, decode_path);
+        ASSERT_TRUE(scored.has_value());
+        EXPECT_EQ(*scored, completion.logprobs);
+      }
+    }
+  }
+  kernels::set_max_threads(before);
+}
 
 TEST(Engine, ScoreRefusesNonsense) {
   model::Model model = model::Model::create(tiny("qwen3"), 3);

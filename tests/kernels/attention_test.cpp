@@ -278,6 +278,26 @@ TEST(KvPage, LoadsWhatWasStored) {
   }
 }
 
+TEST(KvPage, ManyStoresAtOnceAreThoseOneByOne) {
+  const AttentionShape shape{4, 2, 32, 0};
+  Sequence s(shape, 40, 41);
+  Pages one_by_one(shape, 16, 48);
+  one_by_one.store(s, 0, 40);
+  testing::for_variants([&] {
+    Pages pages(shape, 16, 48);
+    std::vector<PageStore> stores;
+    for (std::int64_t t = 0; t < 40; ++t) {
+      const auto page = static_cast<std::size_t>(t / 16);
+      stores.push_back({s.k(t), s.v(t), s.kv_row(), 1, {pages.k_[page].data(), pages.v_[page].data(), 16}, t % 16});
+    }
+    store_in_pages(shape, stores.data(), static_cast<std::int64_t>(stores.size()));
+    for (std::size_t page = 0; page < 3; ++page) {
+      EXPECT_EQ(testing::bit_difference(pages.k_[page], one_by_one.k_[page]), "") << page;
+      EXPECT_EQ(testing::bit_difference(pages.v_[page], one_by_one.v_[page]), "") << page;
+    }
+  });
+}
+
 TEST(AttentionDeath, RefusesShapesItCannotCompute) {
   const AttentionShape shape{4, 2, 32, 0};
   Sequence s(shape, 4, 50);

@@ -99,6 +99,24 @@ TEST(Matmul, WritesAndReadsColumnsOfWiderRows) {
   });
 }
 
+TEST(PackedMatrix, PanelsHoldSixteenRowsSideBySideAndZerosForThoseThatLack) {
+  for (const Shape& s : {Shape{1, 1}, {16, 15}, {17, 16}, {31, 17}, {48, 33}, {5, 128}, {64, 100}}) {
+    SCOPED_TRACE(std::to_string(s.n) + " x " + std::to_string(s.k));
+    const std::int64_t ldw = s.k + 3;
+    const Floats w = testing::filled(s.n * ldw, 10);
+    testing::for_variants([&] {
+      PackedMatrix matrix;
+      matrix.pack(w.data(), s.n, s.k, ldw);
+      for (std::int64_t row = 0; row < (s.n + 15) / 16 * 16; ++row) {
+        for (std::int64_t c = 0; c < s.k; ++c) {
+          const float want = row < s.n ? w[static_cast<std::size_t>(row * ldw + c)] : 0;
+          ASSERT_EQ(matrix.data()[row / 16 * 16 * s.k + c * 16 + row % 16], want) << row << ", " << c;
+        }
+      }
+    });
+  }
+}
+
 TEST(PackedMatrix, PartsBelowEachOtherAreOneMatrix) {
   for (const auto& sizes : {std::vector<std::int64_t>{32, 16, 16}, {5, 20, 7}}) {
     std::int64_t n = 0;

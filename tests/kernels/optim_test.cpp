@@ -108,5 +108,17 @@ TEST(Scale, MultipliesEveryElement) {
   });
 }
 
+TEST(Add, IsTheSumOfEachPairAndWritesNothingElse) {
+  for (std::int64_t n : {1, 15, 16, 17, 1001, 200000}) {
+    const Floats x = testing::filled(n, 31), before = testing::filled(n + 1, 32);
+    testing::for_variants([&] {
+      Floats y = before;
+      add(x.data(), y.data(), n);
+      for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], before[i] + x[i]);
+      EXPECT_EQ(y.back(), before.back());
+    });
+  }
+}
+
 }  // namespace
 }  // namespace troupe::kernels

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "kernels/isa.h"
+#include "kernels/team.h"
 
 namespace troupe::kernels::testing {
 
@@ -64,7 +65,8 @@ inline Errors errors_of(const Floats& got, const Doubles& want) {
   return e;
 }
 
-/// Runs body() once per instruction set and with 1 and 2 threads, and restores both.
+/// Runs body() once per instruction set with 1 thread, with 2, and with a team of 2, which splits small work too.
+/// Restores both settings.
 template <class F>
 void for_variants(F&& body) {
   const Isa isa = active_isa();
@@ -76,6 +78,8 @@ void for_variants(F&& body) {
       set_max_threads(count);
       body();
     }
+    SCOPED_TRACE(std::string(to_string(variant)) + ", a team of 2");
+    with_team([&] { body(); });
   }
   set_isa(isa);
   set_max_threads(threads);
