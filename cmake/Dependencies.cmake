@@ -33,7 +33,7 @@ add_library(jinja_engine STATIC EXCLUDE_FROM_ALL ${jinja_root}/jinja/lexer.cpp $
             ${jinja_root}/jinja/string.cpp ${jinja_root}/jinja/value.cpp ${jinja_root}/json.cpp ${jinja_root}/unicode.cpp)
 target_include_directories(jinja_engine SYSTEM PUBLIC "${jinja_root}" PRIVATE "${PROJECT_SOURCE_DIR}/cmake/jinja")
 target_compile_options(jinja_engine PRIVATE -w)
-target_link_libraries(jinja_engine PRIVATE nlohmann_json::nlohmann_json)
+target_link_libraries(jinja_engine PRIVATE nlohmann_json::nlohmann_json troupe_sanitizers)
 
 # UCX: compiled against Debian's headers, run on the wheel's libraries (rpath), which have the faster shared memory.
 find_path(TROUPE_UCX_INCLUDE ucp/api/ucp.h REQUIRED)

@@ -495,5 +495,6 @@ for name, content in {
     "length_of_all_ones": b"\xff\xff\xff\xff\xff\xff\xff\x7f" + bytes(64),
     "name_and_numbers": b"\x09rollout/1" + struct.pack(">IQIQI", 1, 7, 0, 3, 2) + bytes(128),
     "empty": b"",
+    **{f"noise_{i}": bytes((i * 131 + k * k * 7 + k * (i + 3)) % 256 for k in range(40 * (i + 1))) for i in range(6)},
 }.items():
     keep("message", name, content)
