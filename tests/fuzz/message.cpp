@@ -2,6 +2,7 @@
 #include <caf/binary_deserializer.hpp>
 #include <caf/binary_serializer.hpp>
 #include <caf/byte_buffer.hpp>
+#include <caf/init_global_meta_objects.hpp>
 
 #include <utility>
 
@@ -36,6 +37,11 @@ void read_as_each(std::span<const std::byte> bytes, std::index_sequence<I...>) {
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  [[maybe_unused]] static const bool ready = [] { // CAF's errors hold messages, and those their types
+    caf::core::init_global_meta_objects();
+    caf::init_global_meta_objects<caf::id_block::troupe_messages>();
+    return true;
+  }();
   const fuzz::MemoryBound bound(size, 1 << 20, 300);
   using Block = caf::id_block::troupe_messages;
   read_as_each({reinterpret_cast<const std::byte*>(data), size}, std::make_index_sequence<Block::end - Block::begin>());
