@@ -111,6 +111,7 @@ StepReport EngineCore::step() {
   const Plan& plan = scheduler_.plan();
   report.preempted = plan.preempted;
   if (!plan.copies.empty()) forward_.copy_pages(plan.copies);
+  if (!plan.state_copies.empty()) forward_.copy_states(plan.state_copies);
   run_work(plan.work, report);
   ++stats_.steps;
   stats_.tokens_computed += static_cast<std::uint64_t>(report.tokens);
@@ -133,6 +134,7 @@ void EngineCore::fill_batch(std::span<const Work> work) {
     segment.begin = static_cast<std::int32_t>(batch_.ids.size());
     segment.end = segment.begin + w.count;
     segment.cached = w.begin;
+    segment.state = scheduler_.state(w.slot);
     const auto pages = scheduler_.pages(w.slot);
     segment.pages.assign(pages.begin(), pages.end());
     for (std::int32_t t = w.begin; t < w.begin + w.count; ++t) {
