@@ -62,6 +62,18 @@ struct AttentionGrad {
 AttentionGrad attention_backward(const Attention& a, const Doubles& q, const Doubles& k, const Doubles& v,
                                  const Doubles& dout);
 
+/// One query head over listed keys and values, with a sink (-infinity: none). Shapes: q [kd], keys [n, kd], values [n, vd].
+Doubles attend(const Doubles& q, const Doubles& keys, const Doubles& values, double scale, double sink);
+
+/// One value head of the gated delta rule. Shapes: q, k [rows, dk] before their normalisation, v [rows, dv], decay and beta
+/// [rows], state [dk, dv], changed; result [rows, dv].
+Doubles delta_rule(const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& decay, const Doubles& beta,
+                   std::int64_t dk, std::int64_t dv, Doubles& state);
+
+/// pre | post | C of one row (streams.h).
+Doubles hyper_mix(const Doubles& mix, const Doubles& base, const Doubles& scale, std::int64_t streams,
+                  std::int64_t iterations, double eps);
+
 /// One element's step; returns the new {param, m, v}.
 struct AdamWState {
   double param, m, v;

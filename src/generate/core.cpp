@@ -111,6 +111,7 @@ StepReport EngineCore::step() {
   const Plan& plan = scheduler_.plan();
   report.preempted = plan.preempted;
   if (!plan.copies.empty()) forward_.copy_pages(plan.copies);
+  if (!plan.state_copies.empty()) forward_.copy_states(plan.state_copies);
   std::int64_t rows = 0;
   for (const Work& work : plan.work) rows += work.count;
   run_pass(options_, rows, [&] { run_work(plan.work, report); });
@@ -135,6 +136,7 @@ void EngineCore::fill_batch(std::span<const Work> work) {
     segment.begin = static_cast<std::int32_t>(batch_.ids.size());
     segment.end = segment.begin + w.count;
     segment.cached = w.begin;
+    segment.state = scheduler_.state(w.slot);
     const auto pages = scheduler_.pages(w.slot);
     segment.pages.assign(pages.begin(), pages.end());
     for (std::int32_t t = w.begin; t < w.begin + w.count; ++t) {

@@ -31,6 +31,8 @@ class Forward {
   virtual ~Forward() = default;
   /// Copies whole pages, in order.
   virtual void copy_pages(std::span<const PageCopy> copies) = 0;
+  /// Copies states, in order; nothing to do for a model without.
+  virtual void copy_states(std::span<const StateCopy>) {}
   /// Runs the batch, writes its KV entries and gives the logits of `rows`: [rows, logit_stride], valid until the next
   /// call.
   [[nodiscard]] virtual Result<std::span<const float>> run(const model::CachedBatch& batch,

@@ -39,11 +39,15 @@ class TokenizerCodec final : public TextCodec {
 
 class ModelForward final : public Forward {
  public:
-  ModelForward(model::Model& model, int pages, int page_tokens)
-      : model_(&model), cache_(model.spec(), pages, page_tokens) {}
+  ModelForward(model::Model& model, int pages, int page_tokens, int states)
+      : model_(&model), cache_(model.spec(), pages, page_tokens, states) {}
 
   void copy_pages(std::span<const PageCopy> copies) override {
     for (const PageCopy& copy : copies) cache_.copy_page(copy.from, copy.to);
+  }
+
+  void copy_states(std::span<const StateCopy> copies) override {
+    for (const StateCopy& copy : copies) cache_.copy_state(copy.from, copy.to, copy.tokens);
   }
 
   Result<std::span<const float>> run(const model::CachedBatch& batch, std::span<const std::int32_t> rows) override {
@@ -76,14 +80,15 @@ class ModelForward final : public Forward {
 
 int pages_of(const model::ModelSpec& spec, const EngineOptions& options) {
   if (options.kv_pages > 0) return options.kv_pages;
-  const auto page = static_cast<std::uint64_t>(model::KvCache::bytes_per_page(spec, options.page_tokens));
+  const auto page = std::max<std::uint64_t>(
+      static_cast<std::uint64_t>(model::KvCache::bytes_per_page(spec, options.page_tokens)), 1);
   return static_cast<int>(std::clamp<std::uint64_t>(options.kv_memory.count / page, 1, 1u << 30));
 }
 
 CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& options) {
   CoreOptions core;
   core.scheduler = {pages_of(spec, options), options.page_tokens, options.sequences_max, options.prefill_tokens,
-                    options.cached_prompts_max};
+                    options.cached_prompts_max, model::KvCache::bytes_per_state(spec) > 0};
   core.vocabulary = static_cast<int>(spec.used_vocab());
   core.logit_stride = static_cast<int>(spec.vocab_size);
   core.context_tokens = options.context_tokens > 0 ? options.context_tokens : static_cast<int>(spec.context);
@@ -99,7 +104,7 @@ struct Engine::Impl {
       : model(m),
         options(o),
         sizes(core_options(m.spec(), o)),
-        forward(m, sizes.scheduler.pages, o.page_tokens),
+        forward(m, sizes.scheduler.pages, o.page_tokens, sizes.scheduler.states()),
         codec(tokenizer == nullptr ? nullptr : std::make_unique<TokenizerCodec>(*tokenizer)),
         core(forward, codec.get(), sizes, version) {}
 
@@ -188,7 +193,8 @@ Result<std::vector<std::vector<float>>> Engine::score(std::span<const ScoreReque
     Scored& one = all.emplace_back(Scored{request.ids, request.prompt_len, {}, 0, 0, 0, {}});
     for (std::int32_t t = 0; t < one.tokens(); t += impl_->options.page_tokens) one.pages.push_back(pages++);
   }
-  ModelForward pass(impl_->model, std::max(pages, 1), impl_->options.page_tokens);
+  ModelForward pass(impl_->model, std::max(pages, 1), impl_->options.page_tokens,
+                    static_cast<int>(std::max<std::size_t>(all.size(), 1)));
   for (;;) {
     model::CachedBatch batch;
     std::vector<std::int32_t> rows, targets;
@@ -208,7 +214,8 @@ Result<std::vector<std::vector<float>>> Engine::score(std::span<const ScoreReque
       }
       const auto used = (one.end + impl_->options.page_tokens - 1) / impl_->options.page_tokens;
       batch.segments.push_back({begin, static_cast<std::int32_t>(batch.ids.size()), one.done,
-                                {one.pages.begin(), one.pages.begin() + used}});
+                                {one.pages.begin(), one.pages.begin() + used},
+                                static_cast<std::int32_t>(&one - all.data())});
     }
     if (batch.ids.empty()) break;
     Result<std::vector<float>> scored;

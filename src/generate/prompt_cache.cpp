@@ -19,11 +19,13 @@ const std::vector<std::int32_t>* PromptCache::find(const Prompt& prompt) {
   return nullptr;
 }
 
-void PromptCache::insert(SharedPrompt prompt, std::span<const std::int32_t> pages) {
-  if (entries_max_ == 0 || find(*prompt) != nullptr) return;
+std::int32_t PromptCache::insert(SharedPrompt prompt, std::span<const std::int32_t> pages) {
+  if (entries_max_ == 0 || find(*prompt) != nullptr) return -1;
   while (entries() >= entries_max_) drop(std::prev(entries_.end()));
   for (const std::int32_t page : pages) pool_.retain(page);
-  entries_.push_front({std::move(prompt), {pages.begin(), pages.end()}});
+  const std::int32_t state = states_ == nullptr ? -1 : states_->allocate().value();  // one for every entry there can be
+  entries_.push_front({std::move(prompt), {pages.begin(), pages.end()}, state});
+  return state;
 }
 
 bool PromptCache::evict(const Prompt* spared) {
@@ -51,6 +53,7 @@ void PromptCache::clear() {
 
 void PromptCache::drop(std::list<Entry>::iterator entry) {
   for (const std::int32_t page : entry->pages) pool_.release(page);
+  if (entry->state >= 0) states_->release(entry->state);
   entries_.erase(entry);
 }
 

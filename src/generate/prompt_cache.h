@@ -28,12 +28,17 @@ using SharedPrompt = std::shared_ptr<const Prompt>;
 /// never meet.
 class PromptCache {
  public:
-  PromptCache(PagePool& pool, int entries_max) : pool_(pool), entries_max_(entries_max) {}
+  /// `states`: where snapshots of states come from; null: sequences have none.
+  PromptCache(PagePool& pool, int entries_max, PagePool* states = nullptr)
+      : pool_(pool), states_(states), entries_max_(entries_max) {}
 
   /// The pages of an equal prompt, or nothing; marks it as used.
   [[nodiscard]] const std::vector<std::int32_t>* find(const Prompt& prompt);
-  /// Keeps a prompt that is not in the cache yet; evicts the least recently used one when full.
-  void insert(SharedPrompt prompt, std::span<const std::int32_t> pages);
+  /// The snapshot that belongs to the prompt found last, -1 without states.
+  [[nodiscard]] std::int32_t found_state() const { return entries_.empty() ? -1 : entries_.front().state; }
+  /// Keeps a prompt that is not in the cache yet; evicts the least recently used one when full. Returns the number of the
+  /// snapshot that the owner fills now, or -1: nothing was kept, or there are no states.
+  std::int32_t insert(SharedPrompt prompt, std::span<const std::int32_t> pages);
   /// Drops the least recently used entry other than `spared` (may be null); false when there is none.
   bool evict(const Prompt* spared = nullptr);
   /// Pages that evicting everything but `spared` would free.
@@ -45,10 +50,12 @@ class PromptCache {
   struct Entry {
     SharedPrompt prompt;
     std::vector<std::int32_t> pages;
+    std::int32_t state = -1;
   };
   void drop(std::list<Entry>::iterator entry);
 
   PagePool& pool_;
+  PagePool* states_;
   int entries_max_;
   std::list<Entry> entries_;  // most recently used first
 };

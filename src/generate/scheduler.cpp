@@ -8,7 +8,10 @@
 namespace troupe::generate {
 
 Scheduler::Scheduler(const SchedulerOptions& options)
-    : options_(options), pool_(options.pages), cache_(pool_, options.cached_prompts_max) {
+    : options_(options),
+      pool_(options.pages),
+      states_(options.states()),
+      cache_(pool_, options.cached_prompts_max, options.stateful ? &states_ : nullptr) {
   TROUPE_CHECK(options.page_tokens >= 1 && options.sequences_max >= 1 && options.prefill_tokens >= 1,
                "scheduler sizes are at least 1");
 }
@@ -40,6 +43,7 @@ void Scheduler::enqueue(std::vector<std::int32_t>& queue, std::int32_t slot) {
 const Plan& Scheduler::plan() {
   plan_.work.clear();
   plan_.copies.clear();
+  plan_.state_copies = std::exchange(snapshots_, {});
   plan_.preempted = 0;
   prefill_left_ = options_.prefill_tokens;
   for (std::size_t i = 0; i < running_.size(); ++i) schedule(running_[i]);  // preemption shortens the list from its end
@@ -52,6 +56,7 @@ const Plan& Scheduler::plan() {
 void Scheduler::schedule(std::int32_t slot) {
   Sequence& sequence = at(slot);
   std::int32_t count = sequence.tokens - sequence.computed;
+  count = until_snapshot(sequence, count);
   if (count > 1) {  // prefill; its last token too, as the budget is for rows that come in bulk
     count = std::min(count, prefill_left_);
     if (count == 0) return;
@@ -63,6 +68,12 @@ void Scheduler::schedule(std::int32_t slot) {
     return;
   }
   plan_.work.push_back({slot, sequence.computed, count, end == sequence.tokens});
+}
+
+std::int32_t Scheduler::until_snapshot(const Sequence& sequence, std::int32_t count) const {
+  if (!options_.stateful || !sequence.shares) return count;
+  const auto last = static_cast<std::int32_t>(sequence.prompt->ids.size()) - 1;
+  return sequence.computed < last ? std::min(count, last - sequence.computed) : count;
 }
 
 bool Scheduler::make_writable(std::int32_t slot, std::int32_t tokens) {
@@ -107,6 +118,7 @@ void Scheduler::preempt(std::int32_t slot) {
 void Scheduler::release_pages(Sequence& sequence) {
   for (const std::int32_t page : sequence.pages) pool_.release(page);
   sequence.pages.clear();
+  if (sequence.state >= 0) states_.release(std::exchange(sequence.state, -1));
   sequence.computed = 0;
   sequence.shares = false;
 }
@@ -138,7 +150,9 @@ bool Scheduler::admit_one(std::int32_t slot) {
   const auto prompt_tokens = static_cast<std::int32_t>(sequence.prompt->ids.size());
   const std::vector<std::int32_t>* kept = cache_.find(*sequence.prompt);
   const int whole = pages_for(sequence.tokens);
-  std::int32_t shared = kept == nullptr ? 0 : std::min(prompt_tokens, sequence.tokens - 1);
+  const std::int32_t kept_tokens = prompt_tokens - (options_.stateful ? 1 : 0);
+  std::int32_t shared = kept == nullptr ? 0 : std::min(kept_tokens, sequence.tokens - 1);
+  const std::int32_t snapshot = kept == nullptr ? -1 : cache_.found_state();
   const Prompt* spared = shared > 0 ? sequence.prompt.get() : nullptr;
   int wanted = whole - shared / options_.page_tokens;  // a page that is shared in part is copied
   const int reserve = running();                       // every running sequence may need its next page soon
@@ -157,6 +171,10 @@ bool Scheduler::admit_one(std::int32_t slot) {
     for (const std::int32_t page : sequence.pages) pool_.retain(page);
     tokens_shared_ += static_cast<std::uint64_t>(shared);
   }
+  if (options_.stateful) {
+    sequence.state = states_.allocate().value();  // one for every sequence that can run
+    if (shared > 0) plan_.state_copies.push_back({snapshot, sequence.state, shared});
+  }
   sequence.computed = shared;
   sequence.kv_oldest = version_;
   sequence.shares = kept == nullptr;
@@ -173,7 +191,9 @@ void Scheduler::advance(const Work& work, bool sampled) {
   const auto prompt_tokens = static_cast<std::int32_t>(sequence.prompt->ids.size());
   if (!sequence.shares || sequence.computed < prompt_tokens) return;
   sequence.shares = false;
-  cache_.insert(sequence.prompt, std::span(sequence.pages).first(static_cast<std::size_t>(pages_for(prompt_tokens))));
+  const std::int32_t snapshot =
+      cache_.insert(sequence.prompt, std::span(sequence.pages).first(static_cast<std::size_t>(pages_for(prompt_tokens))));
+  if (snapshot >= 0 && prompt_tokens > 1) snapshots_.push_back({sequence.state, snapshot, prompt_tokens - 1});
 }
 
 void Scheduler::remove(std::int32_t slot) {

@@ -19,6 +19,9 @@ struct SchedulerOptions {
   int sequences_max = 64;
   int prefill_tokens = 512;
   int cached_prompts_max = 256;
+  bool stateful = false;  ///< Sequences have a state beside their pages, which cannot go back.
+  /// States a cache needs: of running sequences and of kept prompts.
+  [[nodiscard]] int states() const { return stateful ? sequences_max + cached_prompts_max : 0; }
 };
 
 /// Compute tokens [begin, begin + count) of the sequence in `slot`; `samples`: its last row gives the next token.
@@ -34,10 +37,18 @@ struct PageCopy {
   std::int32_t to = 0;
 };
 
+/// State `to` becomes what `from` was after `tokens` tokens.
+struct StateCopy {
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  std::int32_t tokens = 0;
+};
+
 /// One step: first the copies, in order, then one forward pass of the work.
 struct Plan {
   std::vector<Work> work;
   std::vector<PageCopy> copies;
+  std::vector<StateCopy> state_copies;
   int preempted = 0;
 };
 
@@ -49,6 +60,8 @@ struct Plan {
 /// every running
 ///   one. One whose prompt is just being computed by another waits for it and then shares its pages; it holds up nobody
 ///   behind it.
+/// - With states, a prompt that will be kept is computed up to its last token first: the state there is what others go on
+/// from, with that token.
 /// - When a running sequence finds no page, kept prompts go first, then the youngest running sequence loses its pages
 /// and is computed
 ///   again later. So the oldest always ends, and with it every sequence.
@@ -71,6 +84,8 @@ class Scheduler {
   [[nodiscard]] std::span<const std::int32_t> pages(std::int32_t slot) const {
     return sequences_[static_cast<std::size_t>(slot)].pages;
   }
+  /// The number of a running sequence's state; -1 where there are none.
+  [[nodiscard]] std::int32_t state(std::int32_t slot) const { return sequences_[static_cast<std::size_t>(slot)].state; }
   /// The oldest weights behind the KV entries of a running sequence.
   [[nodiscard]] PolicyVersion kv_oldest(std::int32_t slot) const {
     return sequences_[static_cast<std::size_t>(slot)].kv_oldest;
@@ -92,6 +107,7 @@ class Scheduler {
     std::int32_t tokens = 0;    // known
     std::int32_t computed = 0;  // have KV entries
     std::vector<std::int32_t> pages;
+    std::int32_t state = -1;
     PolicyVersion kv_oldest;
     bool shares = false;  // computes its prompt under the weights in use, so that others may have it
   };
@@ -105,10 +121,12 @@ class Scheduler {
   bool reclaim(std::int32_t slot);
   void preempt(std::int32_t slot);
   void release_pages(Sequence& sequence);
+  [[nodiscard]] std::int32_t until_snapshot(const Sequence& sequence, std::int32_t count) const;
   void schedule(std::int32_t slot);
 
   SchedulerOptions options_;
   PagePool pool_;
+  PagePool states_;
   PromptCache cache_;
   PolicyVersion version_;
   std::vector<Sequence> sequences_;  // by slot
@@ -119,6 +137,7 @@ class Scheduler {
   std::uint64_t tokens_shared_ = 0;
   std::uint64_t preemptions_ = 0;
   int prefill_left_ = 0;
+  std::vector<StateCopy> snapshots_;  // of prompts completed by the last step
   Plan plan_;
 };
 

@@ -88,4 +88,13 @@ void check_batch(const CachedBatch& batch, int page_tokens, int pages) {
   TROUPE_CHECK(next == static_cast<std::int32_t>(batch.ids.size()), "segments cover the rows in order");
 }
 
+void check_states(const CachedBatch& batch, int states) {
+  std::vector<bool> taken(static_cast<std::size_t>(states));
+  for (const KvSegment& segment : batch.segments) {
+    TROUPE_CHECK(segment.state >= 0 && segment.state < states, "a state number lies outside the cache");
+    TROUPE_CHECK(!taken[static_cast<std::size_t>(segment.state)], "two sequences have the same state");
+    taken[static_cast<std::size_t>(segment.state)] = true;
+  }
+}
+
 }  // namespace troupe::model

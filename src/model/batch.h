@@ -35,6 +35,7 @@ struct KvSegment {
   std::int32_t end = 0;
   std::int32_t cached = 0;
   std::vector<std::int32_t> pages;
+  std::int32_t state = 0;  ///< Where the cache has states (KvCache::has_state): the sequence's own, after `cached` tokens.
 };
 
 /// New tokens of running sequences. Shapes: ids, positions [T]. Segments cover every row exactly once, in order.
@@ -55,5 +56,7 @@ void append_group(Batch& batch, std::span<const std::int32_t> prompt,
 /// Aborts unless the batch is what is said above: a batch is built by code, never by a user.
 void check_batch(const Batch& batch);
 void check_batch(const CachedBatch& batch, int page_tokens, int pages);
+/// Aborts unless every sequence has a state of its own.
+void check_states(const CachedBatch& batch, int states);
 
 }  // namespace troupe::model

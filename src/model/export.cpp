@@ -1,7 +1,10 @@
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "formats/safetensors.h"
 #include "model/load.h"
+#include "model/parameters.h"
+#include "model/stored.h"
 #include "tensor/autograd.h"
 
 namespace troupe::model {
@@ -18,6 +21,25 @@ Result<formats::DType> stored_type(const std::string& name) {
               "the export type '" + name + "' is not known; known are: float32, bfloat16, float16");
 }
 
+/// What a parameter becomes in the file.
+formats::DType stored_as(Role role, formats::DType dtype) {
+  if (role == Role::kRouterTable) return formats::DType::kI32;
+  return stays_float32(role) ? formats::DType::kF32 : dtype;
+}
+
+std::vector<std::byte> converted_bytes(formats::DType dtype, std::span<const float> values) {
+  std::vector<std::byte> bytes(values.size() * formats::element_bytes(dtype));
+  if (dtype != formats::DType::kI32) {
+    (void)formats::convert_from_float(dtype, values, bytes);
+    return bytes;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto whole = static_cast<std::int32_t>(values[i]);
+    std::memcpy(bytes.data() + i * sizeof whole, &whole, sizeof whole);
+  }
+  return bytes;
+}
+
 nlohmann::json generation_config(const ModelSpec& spec) {
   nlohmann::json json = {{"_from_model_config", false}};
   if (spec.bos_id >= 0) json["bos_token_id"] = spec.bos_id;
@@ -32,18 +54,22 @@ nlohmann::json generation_config(const ModelSpec& spec) {
 Status export_model(const Model& model, const fs::path& folder, const ExportOptions& options) {
   TROUPE_TRY(const formats::DType dtype, stored_type(options.dtype));
   TROUPE_TRY_STATUS(make_folders(folder));
+  const std::vector<ParameterSpec> table = parameter_table(model.spec());
   std::vector<std::vector<std::byte>> converted;
   std::vector<formats::TensorView> tensors;
-  converted.reserve(model.parameters().size());
-  for (const Parameter& parameter : model.parameters()) {
-    const std::span<const float> values = tensor::floats(parameter.value);
+  converted.reserve(table.size());
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const formats::DType stored = stored_as(table[i].role, dtype);
+    const std::span<const float> values = tensor::floats(model.parameters()[i].value);
     std::span<const std::byte> bytes = std::as_bytes(values);
-    if (dtype != formats::DType::kF32) {
-      converted.emplace_back(values.size() * formats::element_bytes(dtype));
-      (void)formats::convert_from_float(dtype, values, converted.back());
-      bytes = converted.back();
+    if (stored != formats::DType::kF32) bytes = converted.emplace_back(converted_bytes(stored, values));
+    const std::size_t width = formats::element_bytes(stored);
+    for (const StoredTensor& part : table[i].stored) {
+      std::size_t elements = 1;
+      for (const std::int64_t n : part.shape) elements *= static_cast<std::size_t>(n);
+      tensors.push_back({part.name, stored, part.shape,
+                         bytes.subspan(static_cast<std::size_t>(part.offset) * width, elements * width)});
     }
-    tensors.push_back({parameter.name, dtype, parameter.value.sizes().vec(), bytes});
   }
   TROUPE_TRY_STATUS(formats::write_safetensors_folder(folder, tensors, options.shard_max));
   ModelSpec spec = model.spec();

@@ -127,6 +127,11 @@ Result<ModelSpec> spec_from_gguf(const formats::GgufFile& file) {
   const auto architecture = file.string("general.architecture");
   if (!architecture) return fail(ErrorCode::kInvalidArgument, "the metadata 'general.architecture' is missing", where);
   TROUPE_TRY(const Family* family, find_family(*architecture, where));
+  if (!family->sized)
+    return fail(ErrorCode::kInvalidArgument,
+                "GGUF files of the family '" + std::string(*architecture) +
+                    "' are not read; give the folder with config.json and safetensors",
+                where);
   const Keys keys(file, std::string(*architecture));
   TROUPE_TRY(const DecoderSizes sizes, read_sizes(keys, file, *family));
   TROUPE_TRY(const RopeSpec rope, read_rope(keys, file, sizes));

@@ -1,8 +1,6 @@
 #include "model/load.h"
 
 #include <exception>
-#include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -13,6 +11,7 @@
 #include "model/gguf_spec.h"
 #include "model/parameters.h"
 #include "model/registry.h"
+#include "model/stored.h"
 #include "tensor/autograd.h"
 
 namespace troupe::model {
@@ -20,12 +19,6 @@ namespace troupe::model {
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 Result<nlohmann::json> read_json(const fs::path& path) {
   TROUPE_TRY(const std::string text, read_file(path, std::uint64_t{64} << 20));
@@ -60,29 +53,26 @@ Result<ModelSpec> folder_spec(const fs::path& folder) {
   return spec;
 }
 
-/// Compares what a checkpoint holds with what the spec needs, before any memory is taken.
-Status check_tensors(const std::vector<ParameterSpec>& table, const std::set<std::string>& present,
-                     const std::string& where, bool gguf,
-                     const std::function<const std::vector<std::int64_t>&(const std::string&)>& shape_of) {
-  std::set<std::string> used;
+/// Compares what a GGUF file holds with what the spec needs, before any memory is taken.
+Status check_tensors(const std::vector<ParameterSpec>& table, const formats::GgufFile& file, const std::string& where) {
+  std::set<std::string> left;
+  for (const formats::GgufTensor& tensor : file.tensors())
+    if (tensor.name != "rope_freqs.weight") left.insert(tensor.name);
   for (const ParameterSpec& row : table) {
-    const std::string& name = gguf ? row.gguf_name : row.name;
-    if (!present.contains(name))
+    const formats::GgufTensor* tensor = file.find(row.gguf_name);
+    if (tensor == nullptr)
       return fail(ErrorCode::kInvalidArgument,
-                  "the tensor '" + name + "' of shape " + shape_text(row.shape) + " is missing", where);
-    const std::vector<std::int64_t>& shape = shape_of(name);
-    if (shape != row.shape)
+                  "the tensor '" + row.gguf_name + "' of shape " + shape_text(row.shape) + " is missing", where);
+    if (tensor->shape != row.shape)
       return fail(ErrorCode::kInvalidArgument,
-                  "the tensor '" + name + "' has shape " + shape_text(shape) + ", the configuration needs " +
-                      shape_text(row.shape),
+                  "the tensor '" + row.gguf_name + "' has shape " + shape_text(tensor->shape) +
+                      ", the configuration needs " + shape_text(row.shape),
                   where);
-    used.insert(name);
+    left.erase(row.gguf_name);
   }
-  for (const std::string& name : present)
-    if (!used.contains(name))
-      return fail(ErrorCode::kInvalidArgument,
-                  "the tensor '" + name + "' is not part of the model that the configuration describes", where);
-  return {};
+  if (left.empty()) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "the tensor '" + *left.begin() + "' is not part of the model that the configuration describes", where);
 }
 
 /// Calls `fill` with each parameter's row and memory, after the memory has been taken.
@@ -101,43 +91,27 @@ Result<Model> filled(const ModelSpec& spec, const std::vector<ParameterSpec>& ta
   }
 }
 
-/// The head of a tied model, when a checkpoint stores it all the same: must be the embedding.
-Status check_tied_head(const formats::SafetensorsFolder& weights, const std::string& where) {
-  const formats::TensorView* head = weights.find("lm_head.weight");
-  const formats::TensorView* embedding = weights.find("model.embed_tokens.weight");
-  if (head == nullptr || embedding == nullptr) return {};
-  const bool same =
-      head->dtype == embedding->dtype && head->shape == embedding->shape &&
-      std::equal(head->bytes.begin(), head->bytes.end(), embedding->bytes.begin(), embedding->bytes.end());
-  if (same) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              "'tie_word_embeddings' is true, but 'lm_head.weight' differs from 'model.embed_tokens.weight'", where);
+/// The table of what a folder holds: a tied model's head may be stored all the same, and blocks for further tokens may be
+/// left out.
+std::vector<ParameterSpec> folder_table(ModelSpec& spec, const formats::SafetensorsFolder& weights) {
+  std::vector<ParameterSpec> table = parameter_table(spec);
+  if (!spec.mtp.empty() && !has_mtp(table, spec.layers.size(), weights)) {
+    spec.mtp.clear();
+    table = parameter_table(spec);
+  }
+  if (spec.tied)
+    table.front().stored.push_back({std::string(name_in(names_of(spec), Role::kHead)), table.front().shape, 0, true});
+  return table;
 }
 
 Result<Model> load_folder(const fs::path& folder) {
-  TROUPE_TRY(const ModelSpec spec, folder_spec(folder));
+  TROUPE_TRY(ModelSpec spec, folder_spec(folder));
   TROUPE_TRY(const auto weights, formats::SafetensorsFolder::open(folder));
   const std::string where = folder.string();
-  const std::vector<ParameterSpec> table = parameter_table(spec);
-  std::set<std::string> present;
-  for (const formats::TensorView* tensor : weights.tensors())
-    if (!tensor->name.ends_with(".rotary_emb.inv_freq"))
-      present.insert(tensor->name);  // a constant that old checkpoints store
-  if (spec.tied) {
-    TROUPE_TRY_STATUS(check_tied_head(weights, where));
-    present.erase("lm_head.weight");
-  }
-  TROUPE_TRY_STATUS(check_tensors(
-      table, present, where, false,
-      [&](const std::string& name) -> const std::vector<std::int64_t>& { return weights.find(name)->shape; }));
-  return filled(spec, table, where, [&](const ParameterSpec& row, std::span<float> values) -> Status {
-    const formats::TensorView& tensor = *weights.find(row.name);
-    if (!formats::convert_to_float(tensor.dtype, tensor.bytes, values))
-      return fail(ErrorCode::kInvalidArgument,
-                  "the tensor '" + row.name + "' is stored as " + std::string(formats::to_string(tensor.dtype)) +
-                      "; readable are F32, F16, BF16 and F64",
-                  where);
-    return {};
+  const std::vector<ParameterSpec> table = folder_table(spec, weights);
+  TROUPE_TRY_STATUS(check_stored(table, weights, names_of(spec), where));
+  return filled(spec, table, where, [&](const ParameterSpec& row, std::span<float> values) {
+    return read_stored(row, weights, values, where);
   });
 }
 
@@ -146,18 +120,14 @@ Result<Model> load_gguf(const fs::path& path) {
   TROUPE_TRY(const ModelSpec spec, spec_from_gguf(file));
   TROUPE_TRY(const Family* family, find_family(spec.family, path.string()));
   const std::vector<ParameterSpec> table = parameter_table(spec);
-  std::set<std::string> present;
-  for (const formats::GgufTensor& tensor : file.tensors())
-    if (tensor.name != "rope_freqs.weight") present.insert(tensor.name);
-  TROUPE_TRY_STATUS(check_tensors(
-      table, present, path.string(), true,
-      [&](const std::string& name) -> const std::vector<std::int64_t>& { return file.find(name)->shape; }));
+  TROUPE_TRY_STATUS(check_tensors(table, file, path.string()));
   const std::int64_t head_dim = spec.layers.front().attention.head_dim;
   return filled(spec, table, path.string(), [&](const ParameterSpec& row, std::span<float> values) -> Status {
     if (auto status = formats::dequantise(*file.find(row.gguf_name), values); !status) {
       status.error().where = path.string();
       return status;
     }
+    TROUPE_TRY_STATUS(refuse_infinite(values, row.gguf_name, path.string()));
     if (family->gguf_permuted && row.rotated_heads > 0)
       unpermute_heads(values, row.rotated_heads, head_dim, row.shape[1]);
     return {};

@@ -11,9 +11,11 @@
 namespace troupe::model {
 
 /// Reads a Hugging Face folder (config.json and model.safetensors, single or sharded; generation_config.json where
-/// there is one) or a .gguf file of architecture llama or qwen3. Weights become float32. Errors: one sentence naming
+/// there is one) or a .gguf file of architecture llama or qwen3. Weights become float32, quantised ones too
+/// (formats/quantised.h). Blocks for further tokens that the folder leaves out are left out of the spec. Errors: one sentence naming
 /// the file and the tensor or key: missing file, missing tensor, tensor that no part of the model uses, wrong shape,
-/// storage type that cannot be read, configuration that is not supported.
+/// storage type that cannot be read, scale of a quantised tensor that is missing, NaN or infinity, configuration that is
+/// not supported.
 [[nodiscard]] Result<Model> load_model(const std::filesystem::path& path);
 
 /// Only the spec of what load_model would read: no weights are touched.

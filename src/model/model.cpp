@@ -1,8 +1,12 @@
 #include "model/model.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/TensorOperators.h>
+
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/check.h"
@@ -14,6 +18,7 @@
 #include "tensor/attention.h"
 #include "tensor/autograd.h"
 #include "tensor/head.h"
+#include "tensor/parts.h"
 
 namespace troupe::model {
 
@@ -21,74 +26,58 @@ struct Model::State {
   ModelSpec spec;
   std::vector<Parameter> parameters;
   std::map<std::string, int, std::less<>> index;
-  std::vector<LayerSlots> layers;
+  Slots whole;                ///< Of the model itself.
+  std::vector<Slots> places;  ///< Layers, then blocks for further tokens.
   std::vector<RopeTable> ropes;
-  int embedding = -1, final_norm = -1, head = -1;
-  std::shared_ptr<tensor::PackedWeights> packed_head = std::make_shared<tensor::PackedWeights>();
+  Role head = Role::kHead;
 
-  [[nodiscard]] const at::Tensor& value(int slot) const { return parameters[static_cast<std::size_t>(slot)].value; }
-  [[nodiscard]] int slot(const std::string& name) const {
-    const auto it = index.find(name);
-    return it == index.end() ? -1 : it->second;
+  explicit State(const ModelSpec& s);
+  [[nodiscard]] const at::Tensor& value(Role role) const {
+    return parameters[static_cast<std::size_t>(whole[role])].value;
   }
-  void connect();
-  [[nodiscard]] std::vector<tensor::RopeRows> rope_rows(std::span<const std::int32_t> positions);
-  /// The one forward pass: `attend(layer)` says what a layer's attention reads.
-  template <class Attend>
-  at::Tensor run(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions, Attend&& attend);
+  [[nodiscard]] std::vector<tensor::RopeRows> rope_rows_of(std::span<const std::int32_t> positions);
+  [[nodiscard]] Context context(const Slots& slots, std::span<const tensor::RopeRows> rope, const Sight& sight,
+                                int place, Trace* trace) {
+    return {spec, slots, parameters, ropes, rope, sight, place, trace};
+  }
+  /// The one forward pass.
+  at::Tensor run(const Sight& sight, Trace* trace);
 };
 
-/// Finds every part's parameters by name.
-void Model::State::connect() {
-  for (std::size_t i = 0; i < parameters.size(); ++i) index.emplace(parameters[i].name, static_cast<int>(i));
-  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-    const std::string prefix = "model.layers." + std::to_string(i) + ".";
-    const auto at = [&](const char* name) { return slot(prefix + name + ".weight"); };
-    LayerSlots slots;
-    slots.attention_norm = at("input_layernorm");
-    slots.ffn_norm = at("post_attention_layernorm");
-    slots.q_norm = at("self_attn.q_norm");
-    slots.k_norm = at("self_attn.k_norm");
-    slots.qkv = {at("self_attn.q_proj"), at("self_attn.k_proj"), at("self_attn.v_proj")};
-    slots.attention_out = at("self_attn.o_proj");
-    slots.gate_up = {at("mlp.gate_proj"), at("mlp.up_proj")};
-    slots.down = at("mlp.down_proj");
-    for (auto* packed : {&slots.packed_qkv, &slots.packed_out, &slots.packed_gate_up, &slots.packed_down})
-      *packed = std::make_shared<tensor::PackedWeights>();
-    layers.push_back(std::move(slots));
+Model::State::State(const ModelSpec& s) : spec(s), places(s.layers.size() + s.mtp.size()) {
+  for (const ParameterSpec& row : parameter_table(spec)) {
+    const auto number = static_cast<int>(parameters.size());
+    Slots& slots = row.place < 0 ? whole : places[static_cast<std::size_t>(row.place)];
+    slots.index[static_cast<std::size_t>(row.role)] = number;
+    index.emplace(row.name, number);
+    parameters.push_back({row.name, at::zeros(row.shape, at::TensorOptions().dtype(at::kFloat)), row.trains});
   }
   for (const RopeSpec& rope : spec.ropes) ropes.emplace_back(rope);
-  embedding = slot("model.embed_tokens.weight");
-  final_norm = slot("model.norm.weight");
-  head = spec.tied ? embedding : slot("lm_head.weight");
+  head = spec.tied ? Role::kEmbedding : Role::kHead;
 }
 
-std::vector<tensor::RopeRows> Model::State::rope_rows(std::span<const std::int32_t> positions) {
+std::vector<tensor::RopeRows> Model::State::rope_rows_of(std::span<const std::int32_t> positions) {
   std::vector<tensor::RopeRows> rows;
-  for (RopeTable& table : ropes) {
-    tensor::RopeRows one;
-    for (at::Tensor* part : {&one.cos, &one.sin})
-      *part = at::empty({static_cast<std::int64_t>(positions.size()), table.pairs()},
-                        at::TensorOptions().dtype(at::kFloat));
-    table.gather(positions, one.cos.data_ptr<float>(), one.sin.data_ptr<float>());
-    rows.push_back(std::move(one));
-  }
+  for (RopeTable& table : ropes) rows.push_back(rope_rows(table, positions));
   return rows;
 }
 
-template <class Attend>
-at::Tensor Model::State::run(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
-                             Attend&& attend) {
-  const std::vector<tensor::RopeRows> rope = rope_rows(positions);
-  at::Tensor h = tensor::embedding(value(embedding), ids);
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerSpec& layer = spec.layers[i];
-    const std::function<at::Tensor(const at::Tensor&, const tensor::HeadLayout&, float)> keys =
-        attend(static_cast<int>(i));
-    h = decoder_layer({layer, layers[i], parameters, rope[static_cast<std::size_t>(layer.attention.rope)], keys},
-                      std::move(h));
+at::Tensor Model::State::run(const Sight& sight, Trace* trace) {
+  const std::vector<tensor::RopeRows> rope = rope_rows_of(sight.positions);
+  at::Tensor h = tensor::embedding(value(Role::kEmbedding), sight.ids);
+  if (spec.embedding_norm) h = tensor::normalise(h, spec.width, spec.final_norm.eps);
+  if (spec.hyper.streams > 1) h = h.repeat({1, spec.hyper.streams});
+  const bool keeps = trace != nullptr && trace->keep_hidden;
+  if (keeps) trace->hidden.push_back(h.clone());
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    h = decoder_layer(context(places[i], rope, sight, static_cast<int>(i), trace), spec.layers[i], std::move(h));
+    if (keeps) trace->hidden.push_back(h.clone());
   }
-  return tensor::rmsnorm(h, value(final_norm), spec.final_norm.eps, spec.final_norm.weight_offset);
+  if (trace != nullptr) trace->last = h;
+  const Context top = context(whole, rope, sight, -1, trace);
+  h = top.norm(merge_streams(top, h), Role::kFinalNorm, spec.final_norm);
+  if (trace != nullptr) trace->normed = h;
+  return h;
 }
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -97,13 +86,28 @@ Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
 Model Model::zeros(const ModelSpec& spec) {
-  auto state = std::make_unique<State>();
-  state->spec = spec;
-  for (const ParameterSpec& row : parameter_table(spec))
-    state->parameters.push_back({row.name, at::zeros(row.shape, at::TensorOptions().dtype(at::kFloat))});
-  state->connect();
-  return Model(std::move(state));
+  return Model(std::make_unique<State>(spec));
 }
+
+namespace {
+
+float start_value(const ParameterSpec& row, const ModelSpec& spec, Rng& rng, std::int64_t number) {
+  constexpr double kLeast = 0.01;
+  constexpr double kMost = 16;
+  switch (row.start) {
+    case Start::kNormal:
+      return static_cast<float>(spec.init_std * rng.normal());
+    case Start::kConstant:
+      return static_cast<float>(row.constant);
+    case Start::kLogUniform:
+      return static_cast<float>(std::log(kLeast + (kMost - kLeast) * rng.uniform()));
+    case Start::kCycle:
+      return static_cast<float>(number % row.cycle);
+  }
+  return 0;
+}
+
+}  // namespace
 
 Model Model::create(const ModelSpec& spec, std::uint64_t seed) {
   Model model = zeros(spec);
@@ -111,18 +115,16 @@ Model Model::create(const ModelSpec& spec, std::uint64_t seed) {
   for (std::size_t i = 0; i < table.size(); ++i) {
     const std::span<float> values = tensor::floats(model.parameters()[i].value);
     Rng rng(seed, RngStream::kInit, hash64(table[i].name));
-    for (float& value : values)
-      value = table[i].norm ? static_cast<float>(table[i].identity) : static_cast<float>(spec.init_std * rng.normal());
+    std::int64_t next = 0;
+    for (float& value : values) value = start_value(table[i], spec, rng, next++);
   }
   return model;
 }
 
 Model Model::clone() const {
-  auto copy = std::make_unique<State>();
-  copy->spec = state_->spec;
-  for (const Parameter& parameter : state_->parameters)
-    copy->parameters.push_back({parameter.name, parameter.value.detach().clone()});
-  copy->connect();
+  auto copy = std::make_unique<State>(state_->spec);
+  for (std::size_t i = 0; i < copy->parameters.size(); ++i)
+    copy->parameters[i].value = state_->parameters[i].value.detach().clone();
   return Model(std::move(copy));
 }
 
@@ -132,11 +134,11 @@ const std::vector<Parameter>& Model::parameters() const { return state_->paramet
 
 const at::Tensor* Model::find(std::string_view name) const {
   const auto it = state_->index.find(name);
-  return it == state_->index.end() ? nullptr : &state_->value(it->second);
+  return it == state_->index.end() ? nullptr : &state_->parameters[static_cast<std::size_t>(it->second)].value;
 }
 
 void Model::set_trainable(bool trainable) {
-  for (Parameter& parameter : state_->parameters) parameter.value.set_requires_grad(trainable);
+  for (Parameter& parameter : state_->parameters) parameter.value.set_requires_grad(trainable && parameter.trains);
 }
 
 void Model::clear_gradients() {
@@ -144,54 +146,83 @@ void Model::clear_gradients() {
 }
 
 void Model::weights_changed() {
-  for (LayerSlots& layer : state_->layers)
-    for (const auto& packed : {layer.packed_qkv, layer.packed_out, layer.packed_gate_up, layer.packed_down})
-      packed->invalidate();
-  state_->packed_head->invalidate();
+  state_->whole.invalidate();
+  for (const Slots& slots : state_->places) slots.invalidate();
 }
 
-at::Tensor Model::forward(const Batch& batch) {
+namespace {
+
+Sight sight_of(const Batch& batch) {
+  Sight sight{batch.ids, batch.positions, {}, nullptr, nullptr};
+  for (const Segment& s : batch.segments) sight.segments.push_back({s.begin, s.end, s.prefix_begin, s.prefix_end});
+  return sight;
+}
+
+/// The token after each row in its segment; the last row's own one where there is none.
+std::vector<std::int32_t> next_ids(const Batch& batch) {
+  std::vector<std::int32_t> next = batch.ids;
+  for (const Segment& s : batch.segments)
+    std::copy(batch.ids.begin() + s.begin + 1, batch.ids.begin() + s.end, next.begin() + s.begin);
+  return next;
+}
+
+}  // namespace
+
+at::Tensor Model::forward(const Batch& batch, Trace* trace) {
   check_batch(batch);
-  std::vector<tensor::RowSegment> segments;
-  segments.reserve(batch.segments.size());
-  for (const Segment& s : batch.segments) segments.push_back({s.begin, s.end, s.prefix_begin, s.prefix_end});
-  return state_->run(batch.ids, batch.positions, [&](int) {
-    return [&](const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) {
-      return tensor::attention(qkv, layout, scale, segments);
-    };
-  });
+  return state_->run(sight_of(batch), trace);
 }
 
 at::Tensor Model::forward(const CachedBatch& batch, KvCache& cache) {
   check_batch(batch, cache.page_tokens(), cache.pages());
   const tensor::NoGrad no_grad;
-  std::vector<kernels::KvPage> pages;
-  std::vector<tensor::PagedSegment> segments;
-  return state_->run(batch.ids, batch.positions, [&](int layer) {
-    pages.clear();
-    segments.clear();
-    for (const KvSegment& s : batch.segments)
-      for (const std::int32_t page : s.pages) pages.push_back(cache.page(layer, page));
-    const kernels::KvPage* first = pages.data();
-    for (const KvSegment& s : batch.segments) {
-      segments.push_back({s.begin, s.end, s.cached, {first, s.pages.size()}});
-      first += s.pages.size();
-    }
-    return [&](const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) {
-      return tensor::paged_attention(qkv, layout, scale, segments);
-    };
-  });
+  if (cache.has_state()) {
+    check_states(batch, cache.states());
+    cache.open_states(batch.segments);
+  }
+  at::Tensor hidden = state_->run({batch.ids, batch.positions, {}, &batch, &cache}, nullptr);
+  if (cache.has_state()) cache.close_states(batch.segments);
+  return hidden;
+}
+
+at::Tensor Model::predict_further(const Batch& batch, std::size_t block, Trace& trace) {
+  State& s = *state_;
+  TROUPE_CHECK(block < s.spec.mtp.size() && trace.normed.defined(), "a block of the model, after a forward pass");
+  const std::size_t place = s.spec.layers.size() + block;
+  const Sight sight = sight_of(batch);
+  const std::vector<tensor::RopeRows> rope = s.rope_rows_of(batch.positions);
+  const Context context = s.context(s.places[place], rope, sight, static_cast<int>(place), &trace);
+  const at::Tensor embedded = context.norm(tensor::embedding(s.value(Role::kEmbedding), next_ids(batch)),
+                                           Role::kMtpEmbeddingNorm, s.spec.mtp_norm);
+  at::Tensor h;
+  if (s.spec.mtp_join == MtpJoin::kConcatenate) {
+    const at::Tensor hidden = context.norm(trace.normed, Role::kMtpHiddenNorm, s.spec.mtp_norm);
+    h = context.project(at::cat({embedded, hidden}, 1), {Role::kMtpProject});
+  } else {
+    const at::Tensor streams = trace.last.contiguous().view({-1, s.spec.width});
+    const at::Tensor hidden =
+        context.project(context.norm(streams, Role::kMtpHiddenNorm, s.spec.mtp_norm), {Role::kMtpHiddenProject});
+    h = hidden.view(trace.last.sizes()) +
+        context.project(embedded, {Role::kMtpEmbeddingProject}).repeat({1, s.spec.hyper.streams});
+  }
+  trace.last = decoder_layer(context, s.spec.mtp[block], h);
+  trace.normed = context.norm(merge_streams(context, trace.last), Role::kMtpNorm, s.spec.mtp_norm);
+  return trace.normed;
 }
 
 at::Tensor Model::logits(const at::Tensor& hidden_rows) {
   const tensor::NoGrad no_grad;
   const at::Tensor weight = state_->value(state_->head);
-  return tensor::linear(hidden_rows, {&weight, 1}, state_->packed_head);
+  at::Tensor products = tensor::linear(hidden_rows, {&weight, 1}, state_->whole.pack(Role::kHead));
+  tensor::apply_logit_rule(products, {state_->spec.logit_multiplier, state_->spec.logit_cap});
+  return products;
 }
 
 TokenScores Model::score(const at::Tensor& hidden_rows, std::span<const std::int32_t> targets, double temperature) {
-  const tensor::Scores scores = tensor::score(hidden_rows, state_->value(state_->head), state_->packed_head, targets,
-                                              static_cast<float>(temperature), state_->spec.used_vocab());
+  const ModelSpec& spec = state_->spec;
+  const tensor::Scores scores =
+      tensor::score(hidden_rows, state_->value(state_->head), state_->whole.pack(Role::kHead), targets,
+                    static_cast<float>(temperature), spec.used_vocab(), {spec.logit_multiplier, spec.logit_cap});
   return {scores.logprob, scores.entropy};
 }
 

@@ -24,6 +24,7 @@ namespace troupe::model {
 struct Parameter {
   std::string name;
   at::Tensor value;
+  bool trains = true;  ///< false: no gradient changes it (a router's correction, an indexer, a table).
 };
 
 /// What each scored row says of its target. Shapes: [n] each, float32; both differentiable.
@@ -32,10 +33,25 @@ struct TokenScores {
   at::Tensor entropy;  ///< Of the same distribution, in nats.
 };
 
+/// What a forward pass leaves for losses, balancing and tests. Shapes: T rows of the batch.
+struct Trace {
+  struct Routed {
+    int place = 0;       ///< The layer; behind the last one, a block for further tokens.
+    at::Tensor logits;   ///< [T, E], differentiable.
+    at::Tensor weights;  ///< [T, chosen]
+    std::vector<std::int32_t> choices;  ///< [T, chosen]
+  };
+  bool keep_hidden = false;         ///< Asks for `hidden`.
+  std::vector<at::Tensor> hidden;   ///< The embedding's output, then every layer's: [T, streams * D].
+  std::vector<Routed> routed;       ///< Every mixture of experts, in order.
+  at::Tensor last;                  ///< Behind the last layer, before the final norm: [T, streams * D].
+  at::Tensor normed;                ///< Behind the final norm: [T, D].
+};
+
 /// A decoder. Movable; copies are explicit (clone). Not thread-safe: one thread at a time.
 class Model {
  public:
-  /// Fresh weights: matrices normal(0, spec.init_std), norms at identity. A pure function of (spec, seed).
+  /// Fresh weights: matrices normal(0, spec.init_std), norms at identity, the rest as parameters.h says. A pure function of (spec, seed).
   [[nodiscard]] static Model create(const ModelSpec& spec, std::uint64_t seed);
   /// Zero weights, to be filled.
   [[nodiscard]] static Model zeros(const ModelSpec& spec);
@@ -46,12 +62,13 @@ class Model {
   [[nodiscard]] Model clone() const;
 
   [[nodiscard]] const ModelSpec& spec() const;
-  /// Ordered; the same names as the checkpoint, without lm_head.weight when the head is tied.
+  /// Ordered; the same names as the checkpoint, without the head when it is tied, and with one name for the experts of a
+  /// layer.
   [[nodiscard]] std::vector<Parameter>& parameters();
   [[nodiscard]] const std::vector<Parameter>& parameters() const;
   /// The value of a parameter, or nullptr.
   [[nodiscard]] const at::Tensor* find(std::string_view name) const;
-  /// Whether parameters ask for gradients. A fresh or loaded model does not.
+  /// Whether parameters ask for gradients (those that only a rule changes never do). A fresh or loaded model does not.
   void set_trainable(bool trainable);
   /// Drops all gradients.
   void clear_gradients();
@@ -61,10 +78,15 @@ class Model {
 
   /// Hidden rows after the final norm. Shape [T, D]. Differentiable when the model is trainable and grad mode is on.
   /// Precondition: the batch is well-formed (batch.h) and its ids lie in [0, vocab_size).
-  [[nodiscard]] at::Tensor forward(const Batch& batch);
+  /// `trace` (may be null) is filled on the way.
+  [[nodiscard]] at::Tensor forward(const Batch& batch, Trace* trace = nullptr);
   /// The same over a paged cache, which takes the keys and values of the new tokens. Shape [T, D]. Never
   /// differentiable.
   [[nodiscard]] at::Tensor forward(const CachedBatch& batch, KvCache& cache);
+  /// Hidden rows, for `logits` and `score`, that predict the token after the next one: block `block` of spec().mtp, on what
+  /// the forward pass over the same batch (or the block before) left in `trace`, which it renews. Shape [T, D]. A
+  /// document's last row knows no next token: its result means nothing. Differentiable.
+  [[nodiscard]] at::Tensor predict_further(const Batch& batch, std::size_t block, Trace& trace);
   /// Shape [n, V], float32, for rows of `forward`. Never differentiable. Entries from spec().used_vocab() on are
   /// padding.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_rows);

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "kernels/logprob.h"
+#include "kernels/pointwise.h"
 
 namespace troupe::tensor {
 
@@ -27,6 +28,7 @@ struct Plan {
   std::vector<std::int32_t> targets;
   float temperature = 1;
   std::int64_t vocab = 0;
+  LogitRule rule;
 };
 struct HeldPlan : torch::CustomClassHolder {
   explicit HeldPlan(Plan p) : plan(std::move(p)) {}
@@ -37,12 +39,13 @@ std::int64_t block_rows(std::int64_t columns) { return std::clamp<std::int64_t>(
 
 /// Calls f(first row, rows, their logits) block by block.
 template <class F>
-void each_block(const at::Tensor& hidden, const kernels::PackedMatrix& weights, F&& f) {
+void each_block(const at::Tensor& hidden, const kernels::PackedMatrix& weights, const LogitRule& rule, F&& f) {
   const std::int64_t step = block_rows(weights.rows());
   const at::Tensor logits = at::empty({std::min(step, hidden.size(0)), weights.rows()}, hidden.options());
   for (std::int64_t first = 0; first < hidden.size(0); first += step) {
     const std::int64_t rows = std::min(step, hidden.size(0) - first);
     kernels::matmul(hidden.data_ptr<float>() + first * hidden.size(1), rows, weights, logits.data_ptr<float>());
+    apply_logit_rule(logits.narrow(0, 0, rows), rule);
     f(first, rows, logits);
   }
 }
@@ -51,11 +54,18 @@ struct Rows {
   at::Tensor logprob, entropy, lse;
 };
 
+/// Derivative of a logit by its product, from the logit; undefined: 1.
+at::Tensor rule_slope(const at::Tensor& logits, const LogitRule& rule) {
+  if (rule.plain()) return {};
+  if (rule.cap == 0) return logits.new_full({1, 1}, rule.multiplier);
+  return (logits / rule.cap).square_().neg_().add_(1).mul_(rule.multiplier);
+}
+
 Rows score_rows(const at::Tensor& hidden, const kernels::PackedMatrix& weights, const Plan& plan) {
   Rows rows;
   for (at::Tensor* one : {&rows.logprob, &rows.entropy, &rows.lse})
     *one = at::empty({hidden.size(0)}, hidden.options());
-  each_block(hidden, weights, [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
+  each_block(hidden, weights, plan.rule, [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
     kernels::LogprobForward args;
     args.logits = logits.data_ptr<float>();
     args.targets = plan.targets.data() + first;
@@ -91,7 +101,7 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
     variable_list result(3);
     if (ctx->needs_input_grad(0)) result[0] = at::zeros_like(hidden);
     if (ctx->needs_input_grad(1)) result[1] = at::zeros_like(weight);
-    each_block(hidden, plan.packed->get({&weight, 1}),
+    each_block(hidden, plan.packed->get({&weight, 1}), plan.rule,
                [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
                  kernels::LogprobBackward args;
                  args.logits = logits.data_ptr<float>();
@@ -100,6 +110,7 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
                  args.entropy = saved[2].data_ptr<float>() + first;
                  args.dlogprob = dlogprob.data_ptr<float>() + first;
                  args.dentropy = dentropy.data_ptr<float>() + first;
+                 const at::Tensor slope = rule_slope(logits.narrow(0, 0, count), plan.rule);
                  args.dlogits = logits.data_ptr<float>();
                  args.rows = count;
                  args.vocab = plan.vocab;
@@ -107,6 +118,7 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
                  args.temperature = plan.temperature;
                  kernels::logprob_backward(args);
                  const at::Tensor dlogits = logits.narrow(0, 0, count);
+                 if (slope.defined()) dlogits.mul_(slope);
                  if (result[0].defined()) result[0].narrow(0, first, count).addmm_(dlogits, weight);
                  if (result[1].defined()) result[1].addmm_(dlogits.t(), hidden.narrow(0, first, count));
                });
@@ -116,15 +128,21 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
 
 }  // namespace
 
+void apply_logit_rule(const at::Tensor& products, const LogitRule& rule) {
+  if (rule.plain()) return;
+  kernels::softcap(products.data_ptr<float>(), products.numel(), static_cast<float>(rule.multiplier),
+                   static_cast<float>(rule.cap));
+}
+
 Scores score(const at::Tensor& hidden, const at::Tensor& weight, const std::shared_ptr<PackedWeights>& packed,
-             std::span<const std::int32_t> targets, float temperature, std::int64_t vocab) {
+             std::span<const std::int32_t> targets, float temperature, std::int64_t vocab, const LogitRule& rule) {
   TROUPE_CHECK(hidden.dim() == 2 && hidden.size(1) == weight.size(1), "hidden rows must be as wide as the head");
   TROUPE_CHECK(hidden.size(0) == static_cast<std::int64_t>(targets.size()), "one target per hidden row");
   TROUPE_CHECK(temperature > 0, "the temperature must be positive");
   TROUPE_CHECK(std::all_of(targets.begin(), targets.end(), [&](std::int32_t t) { return t >= 0 && t < vocab; }),
                "a target lies outside the vocabulary");
   const at::Tensor rows = hidden.contiguous();
-  Plan plan{packed, {targets.begin(), targets.end()}, temperature, vocab};
+  Plan plan{packed, {targets.begin(), targets.end()}, temperature, vocab, rule};
   if (!at::GradMode::is_enabled()) {
     const Rows scored = score_rows(rows, packed->get({&weight, 1}), plan);
     return {scored.logprob, scored.entropy};

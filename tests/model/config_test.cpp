@@ -60,6 +60,17 @@ TEST(Config, FillsTheTableOfParts) {
 }
 
 TEST(Config, WrittenConfigurationsReadBackTheSame) {
+  for (const char* name : {"qwen3_moe/base", "gpt_oss/base", "deepseek_v3/base", "deepseek_v3/yarn", "deepseek_v4/base",
+                           "qwen3_5/base", "qwen3_5_moe/base", "muse_spark/base"}) {
+    const auto spec = spec_from_config(fixture(name), name);
+    ASSERT_TRUE(spec) << spec.error().to_string();
+    const json written = config_json(*spec);
+    const auto again = spec_from_config(json::parse(written.dump()), name);
+    ASSERT_TRUE(again) << again.error().to_string();
+    EXPECT_EQ(config_json(*again), written) << name;
+    EXPECT_EQ(again->ropes, spec->ropes) << name;
+    EXPECT_EQ(again->parameter_count(), spec->parameter_count());
+  }
   for (const char* name : {"qwen3/base", "qwen3/yarn_untied", "llama3/base"}) {
     const auto spec = spec_from_config(fixture(name), name);
     ASSERT_TRUE(spec);
@@ -148,6 +159,64 @@ TEST(Config, RefusesWithOneSentenceThatNamesTheKey) {
     EXPECT_THAT(refusal(config), HasSubstr(bad.message));
   }
   EXPECT_THAT(refusal(json::array()), HasSubstr("not a JSON object"));
+}
+
+TEST(Config, OtherFamiliesRefuseWhatTheyCannotDo) {
+  struct Spoilt {
+    const char* name;
+    const char* key;  // a JSON pointer
+    json value;
+    const char* message;
+  };
+  const std::vector<Spoilt> table = {
+      {"qwen3_moe/base", "/norm_topk_porb", true,
+       "the key 'norm_topk_porb' is not known and may change the maths; the nearest known one is 'norm_topk_prob'"},
+      {"qwen3_moe/base", "/num_experts_per_tok", 9, "num_experts_per_tok is 9, allowed are 1 to 8"},
+      {"qwen3_moe/base", "/num_local_experts", 0, "num_local_experts is 0"},
+      {"qwen3_moe/base", "/use_sliding_window", true, "'use_sliding_window' is true"},
+      {"qwen3/base", "/logit_scale", 0.5, "the key 'logit_scale' is not known"},
+      {"gpt_oss/base", "/rope_scaling/rope_type", "longrope", "the rope scaling 'longrope' is not known"},
+      {"gpt_oss/base", "/rope_scaling/short_factor", 2, "the key 'short_factor' is not known"},
+      {"gpt_oss/base", "/max_position_embeddings", 257, "'max_position_embeddings' is 257, beyond the range"},
+      {"gpt_oss/base", "/layer_types", json::array({"full_attention"}), "'layer_types' has 1 entries for 2 layers"},
+      {"gpt_oss/base", "/layer_types/0", "chunked_attention", "'layer_types' holds \"chunked_attention\""},
+      {"deepseek_v3/base", "/n_group", 3,
+       "the number of experts (16) must be a multiple of n_group (3)"},
+      {"deepseek_v3/base", "/topk_group", 5, "topk_group is 5, allowed are 1 to 4"},
+      {"deepseek_v3/base", "/scoring_func", "softmax", "'scoring_func' is \"softmax\"; supported is \"sigmoid\""},
+      {"deepseek_v3/yarn", "/max_position_embeddings", 321, "beyond the range of the rope scaling"},
+      {"deepseek_v4/base", "/compress_ratios", json::array({0, 4}), "'compress_ratios' has 2 entries for 5 layers"},
+      {"deepseek_v4/base", "/o_groups", 3, "o_groups must divide"},
+      {"qwen3_5/base", "/text_config/attn_output_gate", false, "'attn_output_gate' is false; supported is true"},
+      {"qwen3_5/base", "/text_config/linear_num_key_heads", 3, "must be a multiple of linear_num_key_heads"},
+      {"qwen3_5/base", "/text_config", nullptr, "the key 'text_config' is missing"},
+      {"muse_spark/base", "/text_config/mlp_layer_types/1", "switch", "'mlp_layer_types' holds \"switch\""},
+  };
+  for (const Spoilt& spoilt : table) {
+    json config = fixture(spoilt.name);
+    config[json::json_pointer(spoilt.key)] = spoilt.value;
+    EXPECT_THAT(refusal(config), HasSubstr(spoilt.message)) << spoilt.name << " " << spoilt.key;
+  }
+}
+
+TEST(Config, ParameterCountsOfReleasedMixtures) {  // research/models.md 4 and 6
+  json config = fixture("qwen3_moe/base");
+  config.update({{"hidden_size", 2048}, {"moe_intermediate_size", 768}, {"num_hidden_layers", 48},
+                 {"num_attention_heads", 32}, {"num_key_value_heads", 4}, {"head_dim", 128}, {"num_local_experts", 128},
+                 {"num_experts_per_tok", 8}, {"vocab_size", 151936}, {"mlp_only_layers", json::array()}});
+  const auto qwen = spec_from_config(config, "");
+  ASSERT_TRUE(qwen) << qwen.error().to_string();
+  EXPECT_EQ(qwen->parameter_count(), 30'532'122'624);
+  config = fixture("deepseek_v3/base");
+  config.update({{"hidden_size", 7168}, {"intermediate_size", 18432}, {"moe_intermediate_size", 2048},
+                 {"num_hidden_layers", 61}, {"num_attention_heads", 128}, {"num_key_value_heads", 128},
+                 {"q_lora_rank", 1536}, {"kv_lora_rank", 512}, {"qk_nope_head_dim", 128}, {"qk_rope_head_dim", 64},
+                 {"v_head_dim", 128}, {"n_routed_experts", 256}, {"num_experts_per_tok", 8}, {"n_group", 8},
+                 {"topk_group", 4}, {"first_k_dense_replace", 3}, {"vocab_size", 129280},
+                 {"num_nextn_predict_layers", 0}});
+  const auto deepseek = spec_from_config(config, "");
+  ASSERT_TRUE(deepseek) << deepseek.error().to_string();
+  EXPECT_EQ(deepseek->parameter_count(), 671'026'404'352);
 }
 
 TEST(Config, NumbersThatFitNoWhereAreRefused) {

@@ -44,7 +44,7 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
   double gradient_norm() const {
     double sum = 0;
     for (const Parameter& parameter : model_->parameters())
-      sum += kernels::sum_of_squares(parameter.value.grad().data_ptr<float>(), parameter.value.numel());
+      if (parameter.value.grad().defined()) sum += kernels::sum_of_squares(parameter.value.grad().data_ptr<float>(), parameter.value.numel());
     return std::sqrt(sum);
   }
 
@@ -75,16 +75,23 @@ TEST_P(GoldenTest, LogprobsAndEntropy) {
 TEST_P(GoldenTest, LossAndGradients) {
   EXPECT_NEAR(loss_and_gradients(one_document(golden_->ids("input_ids"))), json_["loss"].get<double>(), 1e-5);
   EXPECT_NEAR(gradient_norm() / json_["grad_norm_total"].get<double>(), 1, 1e-3);
-  EXPECT_EQ(json_["grads"].size(), model_->parameters().size());
+  std::size_t trained = 0;
   int whole = 0;
   for (const Parameter& parameter : model_->parameters()) {
+    if (!json_["grads"].contains(parameter.name)) {  // a block for further tokens, an indexer, a router's correction
+      EXPECT_FALSE(parameter.value.grad().defined()) << parameter.name;
+      continue;
+    }
+    ++trained;
+    ASSERT_TRUE(parameter.value.grad().defined()) << parameter.name;
     const auto gradient = values(parameter.value.grad());
     const double wanted = json_["grads"][parameter.name]["norm"].get<double>();
-    EXPECT_NEAR(norm(gradient) / wanted, 1, 1e-3) << parameter.name;
+    EXPECT_NEAR(norm(gradient), wanted, 1e-3 * wanted) << parameter.name;
     if (!golden_->has("grad." + parameter.name)) continue;
     EXPECT_LT(relative_difference(gradient, golden_->floats("grad." + parameter.name)), 1e-3) << parameter.name;
     ++whole;
   }
+  EXPECT_EQ(json_["grads"].size(), trained);
   if (std::string(GetParam()).ends_with("base")) {
     EXPECT_GE(whole, 19);
   }
@@ -97,10 +104,13 @@ TEST_P(GoldenTest, PackedDocuments) {
   EXPECT_NEAR(loss_and_gradients(batch), json_["packed"]["loss"].get<double>(), 1e-5);
   EXPECT_NEAR(gradient_norm() / json_["packed"]["grad_norm_total"].get<double>(), 1, 1e-3);
   for (const auto& [name, wanted] : json_["packed"]["grad_norms"].items())
-    EXPECT_NEAR(norm(values(model_->find(name)->grad())) / wanted.get<double>(), 1, 1e-3) << name;
+    if (wanted.get<double>() > 1e-7) {
+      EXPECT_NEAR(norm(values(model_->find(name)->grad())) / wanted.get<double>(), 1, 1e-3) << name;
+    }
 }
 
 TEST_P(GoldenTest, GreedyIdsThroughThePagedCache) {
+  if (!golden_->has("greedy.prompt")) GTEST_SKIP() << "the fixture has none";
   EXPECT_EQ(greedy(*model_, golden_->ids("greedy.prompt"), 32), golden_->ids("greedy.output_ids"));
 }
 
@@ -119,6 +129,7 @@ TEST_P(GoldenTest, AdamWLosses) {
     EXPECT_NEAR(total / golden["grad_norm_before_clip"][step].get<double>(), 1, 1e-3);
     for (std::size_t i = 0; i < m.size(); ++i) {
       const at::Tensor& value = model_->parameters()[i].value;
+      if (!value.grad().defined()) continue;
       kernels::AdamW args;
       args.param = value.data_ptr<float>();
       args.grad = value.grad().data_ptr<float>();
@@ -139,7 +150,7 @@ TEST_P(GoldenTest, AdamWLosses) {
   EXPECT_NEAR(loss_and_gradients(batch) / golden["loss_after"].get<double>(), 1, 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenTest, ::testing::Values("qwen3/base", "qwen3/yarn_untied", "llama3/base"));
+INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenTest, ::testing::ValuesIn(kFixtures));
 
 }  // namespace
 }  // namespace troupe::model::test

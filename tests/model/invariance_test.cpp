@@ -1,4 +1,6 @@
 // Bits are a contract: what else is computed, in which pieces, on how many threads, never changes a row.
+#include <set>
+
 #include "kernels/isa.h"
 #include "support.h"
 
@@ -58,15 +60,16 @@ TEST_P(Invariance, PageSizeAndPageOrderChangeNothing) {
 }
 
 TEST_P(Invariance, CompanyInTheBatchChangesNothing) {
-  KvCache cache(model_->spec(), 16, 16);
-  CachedSequence warm(*model_, cache, page_list(8, 4));
+  KvCache cache(model_->spec(), 16, 16, 3);
+  CachedSequence warm(*model_, cache, page_list(8, 4), 1);
   (void)warm.feed(first_);
   CachedBatch batch;  // 20 tokens of one sequence, one decode step of another, 61 of a third
   const auto append = [&](std::span<const std::int32_t> ids, std::int32_t cached, std::vector<std::int32_t> pages) {
     const auto begin = static_cast<std::int32_t>(batch.ids.size());
     batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
     for (std::size_t i = 0; i < ids.size(); ++i) batch.positions.push_back(cached + static_cast<std::int32_t>(i));
-    batch.segments.push_back({begin, static_cast<std::int32_t>(batch.ids.size()), cached, std::move(pages)});
+    batch.segments.push_back({begin, static_cast<std::int32_t>(batch.ids.size()), cached, std::move(pages),
+                              static_cast<std::int32_t>(batch.segments.size())});
   };
   append(std::span(first_).first(20), 0, page_list(12, 2));
   append(std::span(first_).first(1), 37, page_list(8, 4));
@@ -76,14 +79,15 @@ TEST_P(Invariance, CompanyInTheBatchChangesNothing) {
 }
 
 TEST_P(Invariance, ASharedPageAndItsCopyChangeNothing) {
-  KvCache cache(model_->spec(), 16, 16);
+  KvCache cache(model_->spec(), 16, 16, 2);
   CachedSequence owner(*model_, cache, page_list(0, 4));
   (void)owner.feed(std::span(second_).first(40));
   cache.copy_page(2, 9);  // the first two pages are shared, the third is copied on write
+  if (cache.has_state()) cache.copy_state(0, 1, 40);
   CachedBatch batch;
   batch.ids.assign(second_.begin() + 40, second_.end());
   for (std::int32_t i = 40; i < 61; ++i) batch.positions.push_back(i);
-  batch.segments = {{0, 21, 40, {0, 1, 9, 10}}};
+  batch.segments = {{0, 21, 40, {0, 1, 9, 10}, 1}};
   const auto rest = values(model_->logits(model_->forward(batch, cache)));
   EXPECT_TRUE(same_rows(rest, 0, alone_, 40, 21, width_));
 }
@@ -120,7 +124,26 @@ TEST_P(Invariance, ScoresDoNotDependOnTheRowsAroundThem) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Invariance, ::testing::Values("qwen3/base", "qwen3/yarn_untied", "llama3/base"));
+INSTANTIATE_TEST_SUITE_P(Fixtures, Invariance, ::testing::ValuesIn(kFixtures));
+
+TEST(Registry, EveryFamilyHasAFixture) {  // so that what this file promises holds for every row
+  std::set<std::string> tested;
+  for (const char* name : kFixtures) tested.insert(value_or_die(load_spec(golden_folder(name))).family);
+  for (const std::string_view family : family_names()) EXPECT_TRUE(tested.contains(std::string(family))) << family;
+}
+
+TEST_P(Invariance, AFailedPassCanBeRepeated) {  // states go on from where the last complete pass left them
+  KvCache cache(model_->spec(), 4, 16);
+  CachedSequence sequence(*model_, cache, page_list(0, 4));
+  (void)sequence.feed(std::span(second_).first(20));
+  if (cache.has_state()) {
+    const KvSegment next{0, 41, 20, page_list(0, 4)};
+    cache.open_states({&next, 1});  // and never closed
+    for (std::size_t i = 0; i < model_->spec().layers.size(); ++i)
+      std::fill_n(cache.state(static_cast<int>(i), 0), cache.shape(static_cast<int>(i)).state_floats, NAN);
+  }
+  EXPECT_TRUE(same_rows(sequence.feed(std::span(second_).subspan(20)), 0, alone_, 20, 41, width_));
+}
 
 TEST(TiedHead, FollowsTheEmbedding) {  // S03: nothing keeps a stale copy of a tied head
   Model model = golden_model("qwen3/base");

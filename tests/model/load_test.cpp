@@ -50,7 +50,7 @@ void expect_same_weights(const Model& a, const Model& b) {
 }
 
 TEST_F(LoadTest, ExportsReadBackBitForBit) {
-  for (const char* name : {"qwen3/base", "qwen3/yarn_untied", "llama3/base"})
+  for (const char* name : kFixtures)
     for (const std::uint64_t shard : {std::uint64_t{1} << 40, std::uint64_t{100'000}}) {
       Model model = golden_model(name);
       const fs::path target = folder_.path() / "export";
@@ -64,6 +64,29 @@ TEST_F(LoadTest, ExportsReadBackBitForBit) {
       EXPECT_EQ(logits_of(model, one_document(ids)), logits_of(again, one_document(ids))) << name;
       EXPECT_EQ(config_json(model.spec()), config_json(again.spec())) << name;
     }
+}
+
+TEST_F(LoadTest, ExportsHaveTheNamesAndShapesOfTheRelease) {
+  for (const char* name : kFixtures) {
+    const fs::path target = folder_.path() / "export";
+    fs::remove_all(target);
+    ASSERT_TRUE(export_model(golden_model(name), target));
+    const auto written = value_or_die(formats::SafetensorsFile::open(target / "model.safetensors"));
+    const auto released = value_or_die(formats::SafetensorsFile::open(golden_folder(name) / "model.safetensors"));
+    for (const formats::TensorView& tensor : written.tensors()) {
+      const formats::TensorView* original = released.find(tensor.name);
+      ASSERT_NE(original, nullptr) << name << " " << tensor.name;
+      EXPECT_EQ(tensor.shape, original->shape) << tensor.name;
+      EXPECT_TRUE(std::equal(tensor.bytes.begin(), tensor.bytes.end(), original->bytes.begin(), original->bytes.end()))
+          << name << " " << tensor.name;
+    }
+    for (const formats::TensorView& tensor : released.tensors())
+      if (written.find(tensor.name) == nullptr) {
+        EXPECT_TRUE(tensor.name.find("visual") != std::string::npos || tensor.name.find("vision") != std::string::npos ||
+                    tensor.name.find("audio") != std::string::npos)
+            << name << " " << tensor.name;
+      }
+  }
 }
 
 TEST_F(LoadTest, HalfPrecisionExportsAreRounded) {
@@ -147,6 +170,21 @@ TEST_F(LoadTest, MissingExtraAndMisshapenTensors) {
   EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.norm.weight' is stored as I32; readable are"));
 }
 
+TEST_F(LoadTest, NumbersThatAreNotFiniteAreNamed) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> spoilt;
+    rewrite([&](auto& tensors) {
+      for (auto& t : tensors)
+        if (t.name == "model.layers.2.mlp.down_proj.weight") {
+          spoilt.resize(static_cast<std::size_t>(t.elements()));
+          spoilt[100] = bad;
+          t.bytes = std::as_bytes(std::span(spoilt));
+        }
+    });
+    EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.2.mlp.down_proj.weight' holds NaN or infinity"));
+  }
+}
+
 TEST_F(LoadTest, AConfigurationForOtherWeights) {
   edit_config("num_hidden_layers", 2);
   EXPECT_THAT(refusal(), HasSubstr("the tensor 'model.layers.2.input_layernorm.weight' is not part of the model"));
@@ -160,7 +198,7 @@ TEST_F(LoadTest, AConfigurationForOtherWeights) {
 
 TEST_F(LoadTest, ATiedHeadMayBeStoredOnlyAsTheEmbedding) {
   edit_config("tie_word_embeddings", true);
-  EXPECT_THAT(refusal(), HasSubstr("'lm_head.weight' differs from 'model.embed_tokens.weight'"));
+  EXPECT_THAT(refusal(), HasSubstr("'lm_head.weight' differs from 'model.embed_tokens.weight', of which it must be a copy"));
   rewrite([](auto& tensors) {
     std::span<const std::byte> embedding;
     for (const auto& t : tensors)
@@ -179,6 +217,108 @@ TEST_F(LoadTest, AVocabularyLargerThanTheEmbeddingIsRefused) {
   EXPECT_EQ(status.error().to_string(),
             "tokenizer.json: the tokenizer has 193 tokens, the model's embedding has only 192 rows; use the tokenizer "
             "that belongs to the model");
+}
+
+/// Folders of other families, spoilt.
+class FamilyLoadTest : public LoadTest {
+ protected:
+  void SetUp() override {}
+  void take(const std::string& name) {
+    source_ = name;
+    for (const char* file : {"config.json", "model.safetensors"})
+      fs::copy_file(golden_folder(name) / file, folder_.path() / file, fs::copy_options::overwrite_existing);
+  }
+  template <class Change>
+  void change(Change&& edit) {
+    const auto source = value_or_die(formats::SafetensorsFile::open(golden_folder(source_) / "model.safetensors"));
+    std::vector<formats::TensorView> tensors(source.tensors().begin(), source.tensors().end());
+    edit(tensors);
+    ASSERT_TRUE(formats::write_safetensors(folder_.path() / "model.safetensors", tensors));
+  }
+  std::string source_;
+};
+
+TEST_F(FamilyLoadTest, Fp8WeightsAreReadAndNeedTheirScale) {
+  take("deepseek_v3/base");
+  const std::string name = "model.layers.1.self_attn.o_proj.weight";
+  const std::vector<std::byte> ones(64 * 96, std::byte{0x38});  // 1.0
+  const float factor = 0.25F;
+  const auto quantise = [&](bool with_scale) {
+    change([&](auto& tensors) {
+      for (auto& t : tensors)
+        if (t.name == name) {
+          t.dtype = formats::DType::kF8E4M3;
+          t.bytes = ones;
+        }
+      if (with_scale)
+        tensors.push_back({name + "_scale_inv", formats::DType::kF32, {1, 1}, std::as_bytes(std::span(&factor, 1))});
+    });
+  };
+  quantise(false);
+  EXPECT_THAT(refusal(), HasSubstr("the tensor '" + name + "' is stored as F8_E4M3, but its scale '" + name +
+                                   "_scale_inv' is missing"));
+  quantise(true);
+  const Model model = value_or_die(load_model(folder_.path()));
+  EXPECT_EQ(values(*model.find(name)), std::vector<float>(64 * 96, 0.25F));
+}
+
+TEST_F(FamilyLoadTest, Fp4ExpertsAndBlocksOfMxfp4AreRead) {
+  take("deepseek_v4/base");
+  const std::string expert = "layers.1.ffn.experts.3.w1";
+  const std::vector<std::byte> codes(24 * 24, std::byte{0x32});  // 1.0, then 1.5
+  const std::vector<std::byte> scales(24, std::byte{128});       // 2
+  change([&](auto& tensors) {
+    for (auto& t : tensors)
+      if (t.name == expert + ".weight") t = {t.name, formats::DType::kI8, {24, 24}, codes};
+    tensors.push_back({expert + ".scale", formats::DType::kF8E8M0, {24, 1}, scales});
+  });
+  EXPECT_THAT(refusal(), HasSubstr("two numbers each"));  // 48 columns are no whole groups of 32
+  take("gpt_oss/base");
+  const std::string gate_up = "model.layers.0.mlp.experts.gate_up_proj";
+  const std::vector<std::byte> blocks(8 * 96 * 2 * 16, std::byte{0x32});
+  const std::vector<std::byte> block_scales(8 * 96 * 2, std::byte{128});
+  change([&](auto& tensors) {
+    std::erase_if(tensors, [&](const auto& t) { return t.name == gate_up; });
+    tensors.push_back({gate_up + "_blocks", formats::DType::kU8, {8, 96, 2, 16}, blocks});
+    tensors.push_back({gate_up + "_scales", formats::DType::kU8, {8, 96, 2}, block_scales});
+  });
+  const Model model = value_or_die(load_model(folder_.path()));
+  const auto read = values(*model.find(gate_up));  // [experts, in, out]
+  EXPECT_EQ(read[0], 2.0F);
+  EXPECT_EQ(read[96], 3.0F);
+  change([&](auto& tensors) {
+    std::erase_if(tensors, [&](const auto& t) { return t.name == gate_up; });
+    tensors.push_back({gate_up + "_blocks", formats::DType::kU8, {8, 96, 2, 16}, blocks});
+  });
+  EXPECT_THAT(refusal(), HasSubstr("but its scale '" + gate_up + "_scales' is missing"));
+}
+
+TEST_F(FamilyLoadTest, BlocksForFurtherTokensMayBeLeftOut) {
+  take("qwen3_5/base");
+  change([](auto& tensors) { std::erase_if(tensors, [](const auto& t) { return t.name.starts_with("mtp."); }); });
+  const Model model = value_or_die(load_model(folder_.path()));
+  EXPECT_TRUE(model.spec().mtp.empty());
+  EXPECT_EQ(config_json(model.spec())["text_config"]["mtp_num_hidden_layers"], 0);
+  change([](auto& tensors) { std::erase_if(tensors, [](const auto& t) { return t.name == "mtp.fc.weight"; }); });
+  EXPECT_THAT(refusal(), HasSubstr("the tensor 'mtp.fc.weight' of shape [48, 96] is missing"));
+}
+
+TEST_F(FamilyLoadTest, CopiesAndTablesMustBeRight) {
+  take("deepseek_v3/base");
+  const std::vector<float> other(192 * 64, 1);
+  change([&](auto& tensors) {
+    for (auto& t : tensors)
+      if (t.name == "model.layers.3.embed_tokens.weight") t.bytes = std::as_bytes(std::span(other));
+  });
+  EXPECT_THAT(refusal(), HasSubstr("'model.layers.3.embed_tokens.weight' differs from 'model.embed_tokens.weight'"));
+  take("deepseek_v4/base");
+  const std::vector<std::int64_t> table(192 * 2, 8);
+  change([&](auto& tensors) {
+    for (auto& t : tensors)
+      if (t.name == "layers.0.ffn.gate.tid2eid")
+        t = {t.name, formats::DType::kI64, {192, 2}, std::as_bytes(std::span(table))};
+  });
+  EXPECT_THAT(refusal(), HasSubstr("'layers.0.ffn.gate.tid2eid' names an expert that does not exist: 8 of 8"));
 }
 
 }  // namespace

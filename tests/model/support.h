@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
@@ -23,6 +24,11 @@
 #include "tensor/autograd.h"
 
 namespace troupe::model::test {
+
+/// Every checkpoint of tests/golden/model: at least one for each row of the registry.
+inline constexpr const char* kFixtures[] = {
+    "qwen3/base",       "qwen3/yarn_untied", "llama3/base",      "qwen3_moe/base",   "gpt_oss/base",    "deepseek_v3/base",
+    "deepseek_v3/yarn", "deepseek_v4/base",  "deepseek_v4/clamp", "qwen3_5/base", "qwen3_5_moe/base", "muse_spark/base"};
 
 inline std::filesystem::path golden_folder(const std::string& name) {
   return std::filesystem::path(TROUPE_GOLDEN_DIR) / "model" / name;
@@ -129,15 +135,15 @@ inline std::vector<float> logits_of(Model& model, const Batch& batch) {
 /// A sequence in a cache of its own pages: feeds tokens in chunks and returns the logits of all of them.
 class CachedSequence {
  public:
-  CachedSequence(Model& model, KvCache& cache, std::vector<std::int32_t> pages)
-      : model_(model), cache_(cache), pages_(std::move(pages)) {}
+  CachedSequence(Model& model, KvCache& cache, std::vector<std::int32_t> pages, std::int32_t state = 0)
+      : model_(model), cache_(cache), pages_(std::move(pages)), state_(state) {}
 
   std::vector<float> feed(std::span<const std::int32_t> ids) {
     CachedBatch batch;
     batch.ids.assign(ids.begin(), ids.end());
     batch.positions.resize(ids.size());
     std::iota(batch.positions.begin(), batch.positions.end(), cached_);
-    batch.segments = {{0, static_cast<std::int32_t>(ids.size()), cached_, pages_}};
+    batch.segments = {{0, static_cast<std::int32_t>(ids.size()), cached_, pages_, state_}};
     cached_ += static_cast<std::int32_t>(ids.size());
     return values(model_.logits(model_.forward(batch, cache_)));
   }
@@ -156,6 +162,7 @@ class CachedSequence {
   Model& model_;
   KvCache& cache_;
   std::vector<std::int32_t> pages_;
+  std::int32_t state_;
   std::int32_t cached_ = 0;
 };
 

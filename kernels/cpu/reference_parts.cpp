@@ -1,0 +1,87 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/reference.h"
+
+namespace troupe::kernels::reference {
+
+namespace {
+
+Doubles unit(const Doubles& x, std::size_t first, std::size_t n) {
+  double sum = 1e-6;
+  for (std::size_t i = first; i < first + n; ++i) sum += x[i] * x[i];
+  Doubles y(n);
+  for (std::size_t i = 0; i < n; ++i) y[i] = x[first + i] / std::sqrt(sum);
+  return y;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+}  // namespace
+
+Doubles attend(const Doubles& q, const Doubles& keys, const Doubles& values, double scale, double sink) {
+  const std::size_t n = keys.size() / q.size();
+  const std::size_t width = values.size() / n;
+  Doubles scores(n);
+  double most = sink;
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t d = 0; d < q.size(); ++d) scores[i] += scale * q[d] * keys[i * q.size() + d];
+    most = std::max(most, scores[i]);
+  }
+  double sum = std::exp(sink - most);
+  for (double& score : scores) sum += score = std::exp(score - most);
+  Doubles out(width);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t d = 0; d < width; ++d) out[d] += scores[i] / sum * values[i * width + d];
+  return out;
+}
+
+Doubles delta_rule(const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& decay, const Doubles& beta,
+                   std::int64_t dk, std::int64_t dv, Doubles& state) {
+  const auto keys = static_cast<std::size_t>(dk);
+  const auto values = static_cast<std::size_t>(dv);
+  Doubles out(v.size());
+  for (std::size_t t = 0; t < beta.size(); ++t) {
+    const Doubles key = unit(k, t * keys, keys);
+    const Doubles query = unit(q, t * keys, keys);
+    for (double& s : state) s *= std::exp(decay[t]);
+    for (std::size_t d = 0; d < values; ++d) {
+      double known = 0;
+      for (std::size_t i = 0; i < keys; ++i) known += state[i * values + d] * key[i];
+      const double news = beta[t] * (v[t * values + d] - known);
+      for (std::size_t i = 0; i < keys; ++i) {
+        state[i * values + d] += key[i] * news;
+        out[t * values + d] += state[i * values + d] * query[i] / std::sqrt(static_cast<double>(dk));
+      }
+    }
+  }
+  return out;
+}
+
+Doubles hyper_mix(const Doubles& mix, const Doubles& base, const Doubles& scale, std::int64_t streams,
+                  std::int64_t iterations, double eps) {
+  const auto n = static_cast<std::size_t>(streams);
+  Doubles out(mix.size());
+  for (std::size_t i = 0; i < mix.size(); ++i) out[i] = mix[i] * scale[i < n ? 0 : i < 2 * n ? 1 : 2] + base[i];
+  for (std::size_t i = 0; i < n; ++i) out[i] = sigmoid(out[i]) + eps;
+  for (std::size_t i = n; i < 2 * n; ++i) out[i] = 2 * sigmoid(out[i]);
+  double* c = &out[2 * n];
+  const auto divide = [&](bool rows, double guard) {
+    for (std::size_t i = 0; i < n; ++i) {
+      double sum = guard;
+      for (std::size_t j = 0; j < n; ++j) sum += rows ? c[i * n + j] : c[j * n + i];
+      for (std::size_t j = 0; j < n; ++j) (rows ? c[i * n + j] : c[j * n + i]) /= sum;
+    }
+  };
+  for (std::size_t i = 0; i < n * n; ++i) c[i] = std::exp(c[i]);
+  divide(true, 0);
+  for (std::size_t i = 0; i < n * n; ++i) c[i] += eps;
+  divide(false, eps);
+  for (std::int64_t step = 1; step < iterations; ++step) {
+    divide(true, eps);
+    divide(false, eps);
+  }
+  return out;
+}
+
+}  // namespace troupe::kernels::reference

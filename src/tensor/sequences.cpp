@@ -1,0 +1,325 @@
+#include "tensor/sequences.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+#include "kernels/delta_net.h"
+#include "kernels/listed_attention.h"
+#include "kernels/streams.h"
+#include "tensor/recorded.h"
+
+namespace troupe::tensor {
+
+namespace {
+
+using Segments = std::vector<RowSegment>;
+
+bool has_prefix(const RowSegment& s) { return s.prefix_end > s.prefix_begin; }
+std::int64_t prefix_rows(const RowSegment& s) { return s.prefix_end - s.prefix_begin; }
+std::int64_t own_rows(const RowSegment& s) { return s.end - s.begin; }
+
+/// The rows of a segment's document.
+at::Tensor document(const at::Tensor& x, const RowSegment& s) {
+  const at::Tensor own = x.narrow(0, s.begin, own_rows(s));
+  return has_prefix(s) ? at::cat({x.narrow(0, s.prefix_begin, prefix_rows(s)), own}, 0) : own;
+}
+
+/// Applies `f` to every segment's document and puts the segments' own rows of the results together.
+template <class F>
+at::Tensor by_document(const Segments& segments, F&& f) {
+  std::vector<at::Tensor> parts;
+  for (const RowSegment& s : segments) parts.push_back(f(s).narrow(0, prefix_rows(s), own_rows(s)));
+  return at::cat(parts, 0);
+}
+
+at::Tensor attention_values(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& sinks,
+                            const ListedLayout& layout, const Segments& segments, const Entries& entries) {
+  at::Tensor out = at::empty({q.size(0), layout.heads * layout.value_dim}, q.options());
+  const std::int64_t row = kv.size(1);
+  std::vector<kernels::RowSpan> spans(3 * segments.size());
+  std::vector<kernels::ListedSegment> list(segments.size());
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const RowSegment& s = segments[i];
+    kernels::RowSpan* tokens = &spans[3 * i];
+    tokens[0] = {kv.data_ptr<float>() + s.prefix_begin * row, row, prefix_rows(s)};
+    tokens[1] = {kv.data_ptr<float>() + s.begin * row, row, own_rows(s)};
+    kernels::ListedSegment& one = list[i];
+    one.q = q.data_ptr<float>() + s.begin * q.size(1);
+    one.out = out.data_ptr<float>() + s.begin * out.size(1);
+    one.rows = own_rows(s);
+    one.q_stride = q.size(1);
+    one.out_stride = out.size(1);
+    one.before = prefix_rows(s);
+    one.tokens = tokens;
+    one.token_spans = 2;
+    if (entries.chosen_max == 0) continue;
+    tokens[2] = {entries.rows.data_ptr<float>() + entries.first[i] * row, row, entries.first[i + 1] - entries.first[i]};
+    one.entries = tokens + 2;
+    one.entry_spans = 1;
+    one.chosen = entries.chosen->data() + s.begin * entries.chosen_max;
+    one.chosen_max = entries.chosen_max;
+  }
+  const kernels::ListedShape shape{layout.heads,        layout.kv_heads,
+                                   layout.key_dim,      layout.value_dim,
+                                   layout.value_offset, static_cast<float>(layout.scale),
+                                   layout.window,       sinks.defined() ? sinks.data_ptr<float>() : nullptr};
+  kernels::listed_attention(shape, list.data(), static_cast<std::int64_t>(list.size()));
+  return out;
+}
+
+/// What each query of a segment sees: [rows, tokens | entries].
+at::Tensor visible(const RowSegment& s, std::int64_t window, const Entries& entries, std::size_t index) {
+  const std::int64_t before = prefix_rows(s);
+  const at::Tensor query = at::arange(before, before + own_rows(s)).unsqueeze(1);
+  const at::Tensor distance = query - at::arange(before + own_rows(s)).unsqueeze(0);
+  at::Tensor mask = distance.ge(0);
+  if (window > 0) mask = mask.logical_and(distance.lt(window));
+  if (entries.chosen_max == 0) return mask;
+  at::Tensor chosen = at::zeros({own_rows(s), entries.first[index + 1] - entries.first[index]}, at::kBool);
+  for (std::int64_t row = 0; row < own_rows(s); ++row)
+    for (std::int64_t j = 0; j < entries.chosen_max; ++j) {
+      const std::int32_t entry = (*entries.chosen)[static_cast<std::size_t>((s.begin + row) * entries.chosen_max + j)];
+      if (entry < 0) break;
+      chosen.data_ptr<bool>()[row * chosen.size(1) + entry] = true;
+    }
+  return at::cat({mask, chosen}, 1);
+}
+
+/// One segment: queries [t, H, kd], rows [s, row].
+at::Tensor attention_of_segment(const at::Tensor& q, const at::Tensor& rows, const at::Tensor& sinks,
+                                const ListedLayout& l, const at::Tensor& mask) {
+  const std::int64_t group = l.heads / l.kv_heads;
+  const at::Tensor k = rows.narrow(1, 0, l.kv_heads * l.key_dim).reshape({-1, l.kv_heads, l.key_dim}).transpose(0, 1);
+  const at::Tensor v =
+      rows.narrow(1, l.value_offset, l.kv_heads * l.value_dim).reshape({-1, l.kv_heads, l.value_dim}).transpose(0, 1);
+  const at::Tensor queries =
+      q.view({-1, l.kv_heads, group, l.key_dim}).permute({1, 2, 0, 3}).reshape({l.kv_heads, -1, l.key_dim});
+  const std::int64_t t = q.size(0);
+  at::Tensor scores = at::bmm(queries, k.transpose(1, 2)).view({l.heads, t, -1}) * l.scale;
+  scores = scores.masked_fill(mask.logical_not().unsqueeze(0), -INFINITY);
+  if (sinks.defined()) scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({l.heads, t, 1})}, 2);
+  at::Tensor p = scores.softmax(-1);
+  if (sinks.defined()) p = p.narrow(2, 0, p.size(2) - 1);
+  const at::Tensor out = at::bmm(p.reshape({l.kv_heads, group * t, -1}), v);
+  return out.view({l.kv_heads, group, t, l.value_dim}).permute({2, 0, 1, 3}).reshape({t, -1});
+}
+
+at::Tensor attention_formula(std::span<const at::Tensor> in, bool has_sinks, const ListedLayout& layout,
+                             const Segments& segments, const Entries& entries) {
+  const at::Tensor sinks = has_sinks ? in[2] : at::Tensor();
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const RowSegment& s = segments[i];
+    at::Tensor rows = document(in[1], s);
+    if (entries.chosen_max > 0)
+      rows = at::cat({rows, in.back().narrow(0, entries.first[i], entries.first[i + 1] - entries.first[i])}, 0);
+    parts.push_back(attention_of_segment(in[0].narrow(0, s.begin, own_rows(s)), rows, sinks, layout,
+                                         visible(s, layout.window, entries, i)));
+  }
+  return at::cat(parts, 0);
+}
+
+/// [n, H, d] -> rows of unit length.
+at::Tensor unit(const at::Tensor& x) { return x * (x.square().sum(-1, true) + 1e-6).rsqrt(); }
+
+/// One chunk of the delta rule for all heads; `state` [H, dk, dv] is changed. Shapes: q, k [H, n, dk], v [H, n, dv],
+/// g, beta [H, n].
+at::Tensor delta_chunk(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& g,
+                       const at::Tensor& beta, at::Tensor& state) {
+  const std::int64_t n = q.size(1);
+  const at::Tensor sums = g.cumsum(-1);
+  const at::Tensor above = at::ones({n, n}, at::kBool).triu(1);
+  const at::Tensor decay = (sums.unsqueeze(2) - sums.unsqueeze(1)).masked_fill(above, -INFINITY).exp();
+  const at::Tensor weighted = k * beta.unsqueeze(-1);
+  const at::Tensor m = at::eye(n, q.options()) + (at::bmm(weighted, k.transpose(1, 2)) * decay).tril(-1);
+  const at::Tensor growth = sums.exp().unsqueeze(-1);
+  const at::Tensor right = at::cat({v * beta.unsqueeze(-1), weighted * growth}, -1);
+  const at::Tensor solved = at::linalg_solve_triangular(m, right, false);
+  const at::Tensor news = solved.narrow(2, 0, v.size(2)) - at::bmm(solved.narrow(2, v.size(2), k.size(2)), state);
+  const at::Tensor out = at::bmm(q * growth, state) + at::bmm(at::bmm(q, k.transpose(1, 2)) * decay, news);
+  const at::Tensor last = sums.narrow(1, n - 1, 1);
+  state = state * last.exp().unsqueeze(-1) + at::bmm((k * (last - sums).exp().unsqueeze(-1)).transpose(1, 2), news);
+  return out;
+}
+
+constexpr std::int64_t kChunk = 64;
+
+at::Tensor delta_of_document(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
+                             const DeltaLayout& l) {
+  const std::int64_t rows = qkv.size(0);
+  const std::int64_t keys = l.key_heads * l.key_dim;
+  const std::int64_t repeat = l.value_heads / l.key_heads;
+  const auto heads = [&](std::int64_t first, std::int64_t count, std::int64_t dim) {
+    return qkv.narrow(1, first, count * dim).reshape({rows, count, dim});
+  };
+  const auto by_value_head = [&](const at::Tensor& x) { return x.repeat_interleave(repeat, 1).transpose(0, 1); };
+  const at::Tensor q =
+      by_value_head(unit(heads(0, l.key_heads, l.key_dim))) * (1 / std::sqrt(static_cast<double>(l.key_dim)));
+  const at::Tensor k = by_value_head(unit(heads(keys, l.key_heads, l.key_dim)));
+  const at::Tensor v = heads(2 * keys, l.value_heads, l.value_dim).transpose(0, 1);
+  at::Tensor state = at::zeros({l.value_heads, l.key_dim, l.value_dim}, qkv.options());
+  std::vector<at::Tensor> parts;
+  for (std::int64_t first = 0; first < rows; first += kChunk) {
+    const std::int64_t n = std::min(kChunk, rows - first);
+    parts.push_back(delta_chunk(q.narrow(1, first, n), k.narrow(1, first, n), v.narrow(1, first, n),
+                                decay.narrow(0, first, n).t(), beta.narrow(0, first, n).t(), state));
+  }
+  return at::cat(parts, 1).transpose(0, 1).reshape({rows, -1});
+}
+
+/// Runs the kernel over rows [begin, end).
+void run_delta(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta, const at::Tensor& out,
+               const DeltaLayout& l, std::int64_t begin, std::int64_t end, std::vector<float>& state) {
+  kernels::delta_rule({qkv.data_ptr<float>() + begin * qkv.size(1), decay.data_ptr<float>() + begin * l.value_heads,
+                       beta.data_ptr<float>() + begin * l.value_heads, out.data_ptr<float>() + begin * out.size(1),
+                       state.data(), end - begin, l.key_heads, l.value_heads, l.key_dim, l.value_dim});
+}
+
+at::Tensor delta_values(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta, const DeltaLayout& l,
+                        const Segments& segments) {
+  at::Tensor out = at::empty({qkv.size(0), l.value_heads * l.value_dim}, qkv.options());
+  std::map<std::int64_t, std::vector<float>> shared;  // the state before row `key`, where completions go on from it
+  for (const RowSegment& s : segments)
+    if (has_prefix(s)) shared[s.prefix_end];
+  for (const RowSegment& s : segments) {
+    std::vector<float> state(static_cast<std::size_t>(l.state()));
+    if (has_prefix(s)) state = shared.at(s.prefix_end);
+    std::int64_t row = s.begin;
+    for (auto cut = shared.upper_bound(s.begin); !has_prefix(s) && cut != shared.end() && cut->first <= s.end; ++cut) {
+      run_delta(qkv, decay, beta, out, l, row, cut->first, state);
+      row = cut->first;
+      cut->second = state;
+    }
+    if (row < s.end) run_delta(qkv, decay, beta, out, l, row, s.end, state);
+  }
+  return out;
+}
+
+at::Tensor conv_of_document(const at::Tensor& x, const at::Tensor& weight) {
+  const std::int64_t taps = weight.size(2);
+  const at::Tensor padded = at::cat({at::zeros({taps - 1, x.size(1)}, x.options()), x}, 0);
+  at::Tensor y = padded.narrow(0, 0, x.size(0)) * weight.select(2, 0).select(1, 0);
+  for (std::int64_t j = 1; j < taps; ++j)
+    y = y + padded.narrow(0, j, x.size(0)) * weight.select(2, j).select(1, 0);
+  return at::silu(y);
+}
+
+at::Tensor conv_values(const at::Tensor& x, const at::Tensor& weight, const Segments& segments) {
+  at::Tensor y = at::empty_like(x);
+  const std::int64_t channels = x.size(1);
+  const std::int64_t taps = weight.size(2);
+  const float* rows = x.data_ptr<float>();
+  std::vector<float> history;
+  for (const RowSegment& s : segments) {
+    history.assign(static_cast<std::size_t>((taps - 1) * channels), 0.0F);
+    const std::int64_t known = std::min(taps - 1, prefix_rows(s));
+    std::copy_n(rows + (s.prefix_end - known) * channels, known * channels,
+                history.data() + (taps - 1 - known) * channels);
+    kernels::causal_conv({rows + s.begin * channels, history.data(), weight.data_ptr<float>(),
+                          y.data_ptr<float>() + s.begin * channels, own_rows(s), channels, taps});
+  }
+  return y;
+}
+
+at::Tensor pool_values(const at::Tensor& rows, const at::Tensor& position, bool overlap, const Segments& segments,
+                       const std::vector<std::int64_t>& first) {
+  const std::int64_t ratio = position.size(0);
+  const std::int64_t channels = position.size(1) / (overlap ? 2 : 1);
+  at::Tensor out = at::empty({first.back(), channels}, rows.options());
+  std::vector<const float*> slots(static_cast<std::size_t>((overlap ? 2 : 1) * ratio));
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const RowSegment& s = segments[i];
+    const auto row_of = [&](std::int64_t token) {
+      const std::int64_t row = token < prefix_rows(s) ? s.prefix_begin + token : s.begin + token - prefix_rows(s);
+      return rows.data_ptr<float>() + row * rows.size(1);
+    };
+    for (std::int64_t w = 0; w < first[i + 1] - first[i]; ++w) {
+      const std::int64_t begin = w * ratio - (overlap ? ratio : 0);
+      for (std::size_t j = 0; j < slots.size(); ++j) {
+        const std::int64_t token = begin + static_cast<std::int64_t>(j);
+        slots[j] = token < 0 ? nullptr : row_of(token);
+      }
+      kernels::pool_window({slots.data(), position.data_ptr<float>(),
+                            out.data_ptr<float>() + (first[i] + w) * channels, ratio, channels, overlap});
+    }
+  }
+  return out;
+}
+
+at::Tensor pool_formula(std::span<const at::Tensor> in, bool overlap, const Segments& segments,
+                        const std::vector<std::int64_t>& first) {
+  const std::int64_t ratio = in[1].size(0);
+  const std::int64_t width = in[1].size(1);
+  const std::int64_t channels = width / (overlap ? 2 : 1);
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::int64_t windows = first[i + 1] - first[i];
+    if (windows == 0) continue;
+    const at::Tensor rows = document(in[0], segments[i]).narrow(0, 0, windows * ratio).reshape({windows, ratio, -1});
+    at::Tensor values = rows.narrow(2, 0, width);
+    at::Tensor logits = rows.narrow(2, width, width) + in[1];
+    if (overlap) {
+      const at::Tensor none = at::zeros({1, ratio, channels}, in[0].options());
+      const auto before = [&](const at::Tensor& x, const at::Tensor& lack) {
+        return at::cat({lack, x.narrow(0, 0, windows - 1).narrow(2, 0, channels)}, 0);
+      };
+      values = at::cat({before(values, none), values.narrow(2, channels, channels)}, 1);
+      logits = at::cat({before(logits, none - INFINITY), logits.narrow(2, channels, channels)}, 1);
+    }
+    parts.push_back((values * logits.softmax(1)).sum(1));
+  }
+  return parts.empty() ? at::zeros({0, channels}, in[0].options()) : at::cat(parts, 0);
+}
+
+}  // namespace
+
+at::Tensor listed_attention(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& sinks,
+                            const ListedLayout& layout, std::span<const RowSegment> segments, const Entries& entries) {
+  TROUPE_CHECK(q.is_contiguous() && kv.is_contiguous() && q.size(1) == layout.heads * layout.key_dim,
+               "rows of queries and of keys and values");
+  const Segments kept(segments.begin(), segments.end());
+  std::vector<at::Tensor> inputs = {q, kv};
+  if (sinks.defined()) inputs.push_back(sinks);
+  if (entries.chosen_max > 0) inputs.push_back(entries.rows);
+  return recorded(attention_values(q, kv, sinks, layout, kept, entries), std::move(inputs),
+                  [has_sinks = sinks.defined(), layout, kept, first = entries.first, chosen = entries.chosen,
+                   chosen_max = entries.chosen_max](auto in) {
+                    return attention_formula(in, has_sinks, layout, kept, Entries{{}, first, chosen, chosen_max});
+                  });
+}
+
+at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, std::span<const RowSegment> segments) {
+  const Segments kept(segments.begin(), segments.end());
+  return recorded(conv_values(x, weight, kept), {x, weight}, [kept](auto in) {
+    return by_document(kept, [&](const RowSegment& s) { return conv_of_document(document(in[0], s), in[1]); });
+  });
+}
+
+at::Tensor delta_rule(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
+                      const DeltaLayout& layout, std::span<const RowSegment> segments) {
+  const Segments kept(segments.begin(), segments.end());
+  return recorded(delta_values(qkv, decay, beta, layout, kept), {qkv, decay, beta}, [kept, layout](auto in) {
+    return by_document(kept, [&](const RowSegment& s) {
+      return delta_of_document(document(in[0], s), document(in[1], s), document(in[2], s), layout);
+    });
+  });
+}
+
+PooledWindows pool_windows(const at::Tensor& rows, const at::Tensor& position, bool overlap,
+                           std::span<const RowSegment> segments) {
+  const Segments kept(segments.begin(), segments.end());
+  PooledWindows pooled;
+  pooled.first.push_back(0);
+  for (const RowSegment& s : kept)
+    pooled.first.push_back(pooled.first.back() + (prefix_rows(s) + own_rows(s)) / position.size(0));
+  pooled.rows = recorded(pool_values(rows, position, overlap, kept, pooled.first), {rows, position},
+                         [kept, overlap, first = pooled.first](auto in) {
+                           return pool_formula(in, overlap, kept, first);
+                         });
+  return pooled;
+}
+
+}  // namespace troupe::tensor

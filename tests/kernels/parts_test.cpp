@@ -1,0 +1,298 @@
+// Kernels of parts that only some families have: error against float64, bits, ties.
+#include <algorithm>
+
+#include "kernels/cpu/reference.h"
+#include "kernels/delta_net.h"
+#include "kernels/listed_attention.h"
+#include "kernels/pointwise.h"
+#include "kernels/router.h"
+#include "kernels/streams.h"
+#include "tests/kernels/support.h"
+
+namespace troupe::kernels {
+namespace {
+
+using testing::Doubles;
+using testing::Floats;
+
+TEST(PointwiseKernel, IsRightToAFewUlpOnItsWholeRange) {
+  Floats x = testing::filled(3001, 1, 20);
+  for (const float edge : {0.0F, -0.0F, 1e-8F, -1e-8F, 87.0F, -87.0F, 100.0F, -100.0F}) x.push_back(edge);
+  struct Case {
+    Pointwise function;
+    double (*right)(double);
+  };
+  const Case cases[] = {{Pointwise::kSigmoid, [](double v) { return 1 / (1 + std::exp(-v)); }},
+                        {Pointwise::kSilu, [](double v) { return v / (1 + std::exp(-v)); }},
+                        {Pointwise::kSoftplus, [](double v) { return v > 30 ? v : std::log1p(std::exp(v)); }},
+                        {Pointwise::kTanh, [](double v) { return std::tanh(v); }}};
+  for (const Case& one : cases) {
+    Floats first;
+    testing::for_variants([&] {
+      Floats y(x.size());
+      pointwise(one.function, x.data(), y.data(), static_cast<std::int64_t>(x.size()));
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double right = one.right(static_cast<double>(x[i]));
+        const double bound = one.function == Pointwise::kTanh ? 2e-7 : 1e-6 * std::abs(right) + 1e-37;
+        ASSERT_NEAR(y[i], right, bound) << "x " << x[i] << " function " << static_cast<int>(one.function);
+      }
+      if (first.empty()) first = y;
+      EXPECT_EQ(testing::bit_difference(first, y), "");
+      Floats alone(1);
+      pointwise(one.function, &x[1000], alone.data(), 1);  // not on its place either
+      EXPECT_EQ(testing::bit_difference(alone.data(), &y[1000], 1), "");
+    });
+  }
+}
+
+TEST(RouterKernel, TiesGoToTheLowerIndexAndGroupsAreKept) {
+  const Floats logits = {1, 3, 3, 2, 3, 0, 3, 3};
+  std::vector<std::int32_t> choices(3);
+  Floats weights(3);
+  Router rule;
+  rule.logits = logits.data();
+  rule.choices = choices.data();
+  rule.weights = weights.data();
+  rule.rows = 1;
+  rule.experts = 8;
+  rule.chosen = 3;
+  route(rule);
+  EXPECT_EQ(choices, (std::vector<std::int32_t>{1, 2, 4}));
+  EXPECT_EQ(weights, Floats(3, 1.0F / 3));
+  rule.groups = 4;  // sums of the two best: {0, 1}, {2, 3}, {4, 5}, {6, 7}
+  rule.groups_kept = 2;
+  rule.score = RouterScore::kSigmoid;
+  route(rule);
+  EXPECT_EQ(choices, (std::vector<std::int32_t>{2, 6, 7}));
+  const Floats correction = {0, 0, 0, 0, 9, 9, 0, 0};
+  rule.correction = correction.data();
+  rule.normalise = false;
+  rule.scale = 2;
+  route(rule);
+  EXPECT_EQ(choices, (std::vector<std::int32_t>{4, 5, 6}));
+  EXPECT_NEAR(weights[0], 2 / (1 + std::exp(-3.0)), 1e-6);  // the correction chooses and does not weigh
+  EXPECT_NEAR(weights[1], 1.0, 1e-6);
+  const std::vector<std::int32_t> given = {7, 0, 3};
+  rule.fixed = given.data();
+  route(rule);
+  EXPECT_EQ(choices, given);
+}
+
+TEST(RouterKernel, ANanIsChosenLast) {
+  const Floats logits = {NAN, 1, 2};
+  std::vector<std::int32_t> choices(2);
+  Floats weights(2);
+  Router rule;
+  rule.logits = logits.data();
+  rule.choices = choices.data();
+  rule.weights = weights.data();
+  rule.rows = 1;
+  rule.experts = 3;
+  rule.chosen = 2;
+  rule.score = RouterScore::kSoftmaxOfChosen;
+  route(rule);
+  EXPECT_EQ(choices, (std::vector<std::int32_t>{2, 1}));
+}
+
+/// One sequence with 4 query heads on 2 key heads, key width 24 and value width 10, and 5 entries.
+class Listed {
+ public:
+  static constexpr std::int64_t kRows = 40, kRow = 2 * 24 + 2 * 10, kEntries = 5, kMost = 3;
+  Listed() : q_(testing::filled(kRows * 96, 2)), kv_(testing::filled(kRows * kRow, 3)), entries_(testing::filled(kEntries * kRow, 4)) {
+    for (std::int64_t row = 0; row < kRows; ++row)
+      for (std::int64_t i = 0; i < kMost; ++i)
+        chosen_.push_back(i < row % 4 ? static_cast<std::int32_t>(i + row % 2) : -1);
+  }
+  [[nodiscard]] ListedShape shape(std::int64_t window, bool sinks) const {
+    return {4, 2, 24, 10, 48, 0.3F, window, sinks ? sinks_.data() : nullptr};
+  }
+  /// Queries [begin, end), keys cut into spans of `span` rows.
+  [[nodiscard]] Floats run(const ListedShape& shape, std::int64_t begin, std::int64_t end, std::int64_t span) const {
+    Floats out(static_cast<std::size_t>((end - begin) * 40), -7);
+    std::vector<RowSpan> spans;
+    for (std::int64_t row = 0; row < end; row += span) spans.push_back({&kv_[static_cast<std::size_t>(row * kRow)], kRow, std::min(span, end - row)});
+    const RowSpan entries{entries_.data(), kRow, kEntries};
+    const ListedSegment segment{&q_[static_cast<std::size_t>(begin * 96)], out.data(), end - begin, 96, 40, begin,
+                                spans.data(), static_cast<std::int64_t>(spans.size()), &entries, 1,
+                                &chosen_[static_cast<std::size_t>(begin * kMost)], kMost};
+    listed_attention(shape, &segment, 1);
+    return out;
+  }
+  [[nodiscard]] Doubles right(const ListedShape& shape) const {
+    Doubles all;
+    for (std::int64_t row = 0; row < kRows; ++row)
+      for (std::int64_t head = 0; head < 4; ++head) {
+        Doubles keys, values;
+        const auto see = [&](const Floats& rows, std::int64_t index) {
+          const float* x = &rows[static_cast<std::size_t>(index * kRow)];
+          keys.insert(keys.end(), x + head / 2 * 24, x + head / 2 * 24 + 24);
+          values.insert(values.end(), x + 48 + head / 2 * 10, x + 48 + head / 2 * 10 + 10);
+        };
+        for (std::int64_t t = shape.window > 0 ? std::max<std::int64_t>(0, row + 1 - shape.window) : 0; t <= row; ++t) see(kv_, t);
+        for (std::int64_t i = 0; i < row % 4; ++i) see(entries_, i + row % 2);
+        const float* q = &q_[static_cast<std::size_t>(row * 96 + head * 24)];
+        const Doubles out = reference::attend(Doubles(q, q + 24), keys, values, static_cast<double>(shape.scale),
+                                              shape.sinks != nullptr ? static_cast<double>(shape.sinks[head]) : -INFINITY);
+        all.insert(all.end(), out.begin(), out.end());
+      }
+    return all;
+  }
+  Floats q_, kv_, entries_;
+  Floats sinks_ = {0.5F, -1, 2, 0};
+  std::vector<std::int32_t> chosen_;
+};
+
+TEST(ListedAttention, IsRightWithWindowsSinksAndEntries) {
+  const Listed listed;
+  for (const std::int64_t window : {0, 1, 7, 100})
+    for (const bool sinks : {false, true})
+      testing::for_variants([&] {
+        const ListedShape shape = listed.shape(window, sinks);
+        EXPECT_LT(testing::errors_of(listed.run(shape, 0, Listed::kRows, Listed::kRows), listed.right(shape)).largest, 2e-6);
+      });
+}
+
+TEST(ListedAttention, BitsDoNotDependOnSpansChunksAndThreads) {
+  const Listed listed;
+  const ListedShape shape = listed.shape(7, true);
+  const Floats whole = listed.run(shape, 0, Listed::kRows, Listed::kRows);
+  testing::for_variants([&] {
+    for (const std::int64_t span : {1, 3, 16})
+      for (const std::int64_t begin : {0, 5, 39}) {
+        const Floats part = listed.run(shape, begin, Listed::kRows, span);
+        EXPECT_EQ(testing::bit_difference(part.data(), &whole[static_cast<std::size_t>(begin * 40)], part.size()), "");
+      }
+  });
+}
+
+TEST(ChooseEntries, TakesTheBestVisibleOnesInOrder) {
+  const Floats q = {1, 1, 1, 1, 1, 1};  // six rows, one head of width 1
+  const Floats weights(6, 1.0F);
+  const Floats keys = {2, 5, 5, 1};
+  const RowSpan span{keys.data(), 1, 4};
+  std::vector<std::int32_t> chosen(12);
+  EntryChoice args;
+  args.q = q.data();
+  args.weights = weights.data();
+  args.rows = 6;
+  args.heads = args.dim = 1;
+  args.keys = &span;
+  args.key_spans = 1;
+  args.before = 2;
+  args.ratio = 2;
+  args.chosen_max = 2;
+  args.chosen = chosen.data();
+  choose_entries(args);  // visible: 1 2 2 3 3 4
+  EXPECT_EQ(chosen, (std::vector<std::int32_t>{0, -1, 0, 1, 0, 1, 1, 2, 1, 2, 1, 2}));
+}
+
+TEST(DeltaRule, IsRightAndGoesOnFromItsState) {
+  constexpr std::int64_t kRows = 70, kKeyHeads = 2, kValueHeads = 4, kDk = 12, kDv = 9;
+  constexpr std::int64_t kWidth = 2 * kKeyHeads * kDk + kValueHeads * kDv;
+  const Floats qkv = testing::filled(kRows * kWidth, 5);
+  Floats decay = testing::filled(kRows * kValueHeads, 6);
+  for (float& g : decay) g = -std::abs(g);
+  const Floats beta = testing::filled(kRows * kValueHeads, 7);
+  const auto run = [&](std::int64_t chunk, Floats& state) {
+    Floats out(kRows * kValueHeads * kDv);
+    for (std::int64_t row = 0; row < kRows; row += chunk)
+      delta_rule({&qkv[static_cast<std::size_t>(row * kWidth)], &decay[static_cast<std::size_t>(row * kValueHeads)],
+                  &beta[static_cast<std::size_t>(row * kValueHeads)], &out[static_cast<std::size_t>(row * kValueHeads * kDv)],
+                  state.data(), std::min(chunk, kRows - row), kKeyHeads, kValueHeads, kDk, kDv});
+    return out;
+  };
+  Floats state(kValueHeads * kDk * kDv);
+  const Floats whole = run(kRows, state);
+  for (std::int64_t head = 0; head < kValueHeads; ++head) {
+    Doubles q, k, v, g, b, s(kDk * kDv);
+    for (std::int64_t t = 0; t < kRows; ++t) {
+      const float* row = &qkv[static_cast<std::size_t>(t * kWidth)];
+      q.insert(q.end(), row + head / 2 * kDk, row + head / 2 * kDk + kDk);
+      k.insert(k.end(), row + (kKeyHeads + head / 2) * kDk, row + (kKeyHeads + head / 2) * kDk + kDk);
+      v.insert(v.end(), row + 2 * kKeyHeads * kDk + head * kDv, row + 2 * kKeyHeads * kDk + (head + 1) * kDv);
+      g.push_back(decay[static_cast<std::size_t>(t * kValueHeads + head)]);
+      b.push_back(beta[static_cast<std::size_t>(t * kValueHeads + head)]);
+    }
+    const Doubles right = reference::delta_rule(q, k, v, g, b, kDk, kDv, s);
+    for (std::int64_t t = 0; t < kRows; ++t)
+      for (std::int64_t d = 0; d < kDv; ++d)
+        ASSERT_NEAR(whole[static_cast<std::size_t>((t * kValueHeads + head) * kDv + d)], right[static_cast<std::size_t>(t * kDv + d)], 2e-6);
+    for (std::size_t i = 0; i < s.size(); ++i) ASSERT_NEAR(state[static_cast<std::size_t>(head) * s.size() + i], s[i], 2e-6);
+  }
+  testing::for_variants([&] {
+    for (const std::int64_t chunk : {1, 7, 64}) {
+      Floats other(state.size());
+      EXPECT_EQ(testing::bit_difference(run(chunk, other), whole), "");
+      EXPECT_EQ(testing::bit_difference(other, state), "");
+    }
+  });
+}
+
+TEST(CausalConv, SeesItsHistory) {
+  constexpr std::int64_t kRows = 20, kChannels = 6, kTaps = 4;
+  const Floats x = testing::filled(kRows * kChannels, 8);
+  const Floats weight = testing::filled(kChannels * kTaps, 9);
+  Floats whole(x.size()), rest(x.size());
+  causal_conv({x.data(), nullptr, weight.data(), whole.data(), kRows, kChannels, kTaps});
+  for (std::int64_t t = 0; t < kRows; ++t)
+    for (std::int64_t c = 0; c < kChannels; ++c) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < kTaps; ++j)
+        if (t - kTaps + 1 + j >= 0)
+          sum += static_cast<double>(weight[static_cast<std::size_t>(c * kTaps + j)]) * static_cast<double>(x[static_cast<std::size_t>((t - kTaps + 1 + j) * kChannels + c)]);
+      ASSERT_NEAR(whole[static_cast<std::size_t>(t * kChannels + c)], sum / (1 + std::exp(-sum)), 1e-6);
+    }
+  causal_conv({&x[9 * kChannels], &x[6 * kChannels], weight.data(), rest.data(), kRows - 9, kChannels, kTaps});
+  EXPECT_EQ(testing::bit_difference(rest.data(), &whole[9 * kChannels], (kRows - 9) * kChannels), "");
+}
+
+TEST(HyperMix, IsRightAndDoublyStochastic) {
+  constexpr std::int64_t kRows = 11;
+  for (const std::int64_t n : {2, 4}) {
+    const std::int64_t width = (2 + n) * n;
+    const Floats mix = testing::filled(kRows * width, 10, 3);
+    const Floats base = testing::filled(width, 11);
+    const Floats scale = {0.7F, 1.3F, 0.9F};
+    Floats out(mix.size());
+    hyper_mix({mix.data(), base.data(), scale.data(), out.data(), kRows, n, 20, 1e-6F});
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const auto first = mix.begin() + row * width;
+      const Doubles right = reference::hyper_mix(Doubles(first, first + width), testing::widened(base), testing::widened(scale), n, 20, 1e-6);
+      for (std::int64_t i = 0; i < width; ++i)
+        ASSERT_NEAR(out[static_cast<std::size_t>(row * width + i)], right[static_cast<std::size_t>(i)], 2e-6);
+      for (std::int64_t j = 0; j < n; ++j) {
+        double column = 0;
+        for (std::int64_t i = 0; i < n; ++i) column += static_cast<double>(out[static_cast<std::size_t>(row * width + 2 * n + i * n + j)]);
+        EXPECT_NEAR(column, 1, 1e-4);
+      }
+    }
+  }
+}
+
+TEST(PoolWindow, WeighsPerChannelAndLeavesMissingTokensOut) {
+  const Floats position = {0, 0, 0, 0, 0, 0, 0, 0};                 // [2, 2 * 2]
+  const Floats before = {1, 2, 9, 9, 0, 0, 9, 9};                   // values of both halves, then logits
+  const Floats now = {7, 7, 3, 4, 7, 7, 0, static_cast<float>(std::log(2.0))};
+  Floats out(2);
+  const float* all[4] = {before.data(), before.data(), now.data(), now.data()};
+  pool_window({all, position.data(), out.data(), 2, 2, true});
+  EXPECT_NEAR(out[0], 2.0, 1e-6);           // (1 + 1 + 3 + 3) / 4
+  EXPECT_NEAR(out[1], 20.0 / 6, 1e-6);      // (2 + 2 + 2 * 4 + 2 * 4) / (1 + 1 + 2 + 2)
+  const float* first[4] = {nullptr, nullptr, now.data(), now.data()};
+  pool_window({first, position.data(), out.data(), 2, 2, true});
+  EXPECT_NEAR(out[0], 3, 1e-6);
+  EXPECT_NEAR(out[1], 4, 1e-6);
+}
+
+TEST(GatedUnit, CutsGateAndUp) {
+  const Floats gate_up = {9, -9, 1, 8, -8, 0.5F};
+  Floats y(3);
+  gated_unit({gate_up.data(), y.data(), 1, 3, 7, 1.702F, 1});
+  const auto right = [](double gate, double up) { return (up + 1) * gate / (1 + std::exp(-1.702 * gate)); };
+  EXPECT_NEAR(y[0], right(7, 7), 1e-5);
+  EXPECT_NEAR(y[1], right(-9, -7), 1e-9);
+  EXPECT_NEAR(y[2], right(1, 0.5), 1e-6);
+}
+
+}  // namespace
+}  // namespace troupe::kernels
