@@ -59,6 +59,8 @@ struct EntryChoice {
   std::int64_t ratio = 1;          ///< Query i can see (before + i + 1) / ratio entries.
   std::int64_t chosen_max = 0;     ///< Width of a list; the best ones are kept, ties go to the lower index.
   std::int32_t* chosen = nullptr;  ///< [rows, chosen_max], as in ListedSegment.
+  float* scores = nullptr;         ///< [rows, score_stride], the visible entries' scores; null to skip.
+  std::int64_t score_stride = 0;
 };
 void choose_entries(const EntryChoice& args);
 

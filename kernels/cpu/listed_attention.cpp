@@ -149,6 +149,7 @@ void choose_entries(const EntryChoice& a) {
           scores[static_cast<std::size_t>(w)] += product * a.weights[row * a.heads + h];
         }
       }
+      if (a.scores != nullptr) std::copy(scores.begin(), scores.end(), a.scores + row * a.score_stride);
       order.resize(scores.size());
       std::iota(order.begin(), order.end(), 0);
       const auto kept = std::min<std::int64_t>(a.chosen_max, visible);

@@ -1,6 +1,7 @@
 // Attention over a window and compressed entries. Source: research/models.md 7.4.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
@@ -110,7 +111,8 @@ Index index_rows(const Context& context, const AttentionSpec& spec, const at::Te
 
 /// One segment's rows: which entries each of them sees.
 void choose(const CompressSpec& c, const Index& index, std::int64_t begin, std::int64_t rows, std::int64_t before,
-            std::span<const kernels::RowSpan> keys, std::int64_t most, std::int32_t* chosen) {
+            std::span<const kernels::RowSpan> keys, std::int64_t most, std::int32_t* chosen,
+            const at::Tensor& scores = {}) {
   if (c.index_top == 0) return choose_all(before, rows, c.ratio, most, chosen);
   kernels::EntryChoice args;
   args.q = index.queries.data_ptr<float>() + begin * index.queries.size(1);
@@ -125,6 +127,10 @@ void choose(const CompressSpec& c, const Index& index, std::int64_t begin, std::
   args.ratio = c.ratio;
   args.chosen_max = most;
   args.chosen = chosen;
+  if (scores.defined()) {
+    args.scores = scores.data_ptr<float>() + begin * scores.size(1);
+    args.score_stride = scores.size(1);
+  }
   kernels::choose_entries(args);
 }
 
@@ -154,6 +160,9 @@ tensor::Entries batch_entries(const Context& context, const AttentionSpec& spec,
     index = index_rows(context, spec, x, q_low);
     keys = pool_batch(context, spec, index_pool(spec), x).rows;
   }
+  at::Tensor scores;
+  if (c.index_top > 0 && context.trace != nullptr)
+    scores = at::full({x.size(0), longest / c.ratio}, -INFINITY, x.options().requires_grad(false));
   for (std::size_t i = 0; i < context.sight.segments.size(); ++i) {
     const tensor::RowSegment& s = context.sight.segments[i];
     kernels::RowSpan span;
@@ -161,8 +170,12 @@ tensor::Entries batch_entries(const Context& context, const AttentionSpec& spec,
       span = {keys.data_ptr<float>() + windows.first[i] * c.index_dim, c.index_dim,
               windows.first[i + 1] - windows.first[i]};
     choose(c, index, s.begin, s.end - s.begin, s.prefix_end - s.prefix_begin, {&span, 1}, entries.chosen_max,
-           entries.chosen->data() + s.begin * entries.chosen_max);
+           entries.chosen->data() + s.begin * entries.chosen_max, scores);
   }
+  if (!scores.defined()) return entries;
+  for (const Trace::Listed& given : context.trace->replay)
+    if (given.place == context.place) *entries.chosen = given.lists;
+  context.trace->listed.push_back({context.place, entries.chosen_max, *entries.chosen, scores});
   return entries;
 }
 

@@ -41,6 +41,15 @@ struct Trace {
     at::Tensor weights;  ///< [T, chosen]
     std::vector<std::int32_t> choices;  ///< [T, chosen]
   };
+  /// Which compressed entries each row saw, where an indexer chooses.
+  struct Listed {
+    int place = 0;
+    std::int64_t most = 0;            ///< Length of a list.
+    std::vector<std::int32_t> lists;  ///< [T, most], ascending; -1 ends a list.
+    at::Tensor scores;                ///< [T, longest list there can be]; -infinity: not visible.
+  };
+  std::vector<Listed> replay;       ///< Given: lists to use again instead of choosing.
+  std::vector<Listed> listed;       ///< Found.
   bool keep_hidden = false;         ///< Asks for `hidden`.
   std::vector<at::Tensor> hidden;   ///< The embedding's output, then every layer's: [T, streams * D].
   std::vector<Routed> routed;       ///< Every mixture of experts, in order.

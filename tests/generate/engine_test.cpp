@@ -3,10 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
 
+<<<<<<< HEAD
 #include "kernels/isa.h"
+=======
+#include "model/load.h"
+>>>>>>> models
 #include "model/model.h"
 
 namespace troupe::generate {
@@ -14,7 +19,17 @@ namespace {
 
 constexpr PolicyVersion kV0{0, 0}, kV1{0, 1};
 
+/// A small model of a family that is made from sizes, or of the same shape as a fixture ("folder/of/fixture").
 model::ModelSpec tiny(std::string_view family) {
+  if (family.find('/') != std::string_view::npos) {
+    auto spec = model::load_spec(std::filesystem::path(TROUPE_GOLDEN_DIR) / "model" / family);
+    EXPECT_TRUE(spec.has_value()) << spec.error().message;
+    spec->vocab_used = 61;
+    spec->context = 96;
+    spec->init_std = 0.3;
+    spec->mtp.clear();
+    return *spec;
+  }
   auto spec = model::spec_from_sizes(family, {.vocab_size = 64,
                                               .width = 32,
                                               .layers = 2,
@@ -196,8 +211,14 @@ TEST_P(EngineOnModel, AnAbortedSampleContinuesOnAnotherEngine) {
   EXPECT_EQ(c.logprobs, expected.logprobs);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel, testing::Values("qwen3", "llama"),
-                         [](const auto& family) { return std::string(family.param); });
+INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel,
+                         testing::Values("qwen3", "llama", "qwen3_moe/base", "gpt_oss/base", "deepseek_v3/yarn",
+                                         "deepseek_v4/base", "qwen3_5/base", "qwen3_5_moe/base", "muse_spark/base"),
+                         [](const auto& family) {
+                           std::string name = family.param;
+                           std::replace(name.begin(), name.end(), '/', '_');
+                           return name;
+                         });
 
 // A model whose single decoded token is work enough for a team (core.cpp): one thread and two, the trainer and the two
 // ways to score give the same bits, in a batch whose requests come and go.

@@ -22,7 +22,7 @@ class FamilyTest : public ::testing::TestWithParam<const char*> {
   Trace traced() {
     Trace trace;
     trace.keep_hidden = true;
-    (void)model_->forward(batch_, &trace);
+    (void)forward_like_golden(*model_, batch_, trace);
     return trace;
   }
 
@@ -77,7 +77,7 @@ TEST_P(FamilyTest, FurtherTokens) {
   if (model_->spec().mtp.empty()) return;
   model_->set_trainable(true);
   Trace trace;
-  (void)model_->forward(batch_, &trace);
+  (void)forward_like_golden(*model_, batch_, trace);
   const at::Tensor hidden = model_->predict_further(batch_, 0, trace);
   auto logits = values(model_->logits(hidden));
   const auto wanted = golden_->floats("mtp.logits");
@@ -157,6 +157,28 @@ TEST_P(FamilyTest, BalancingOfTheCorrection) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, FamilyTest, ::testing::ValuesIn(kFixtures));
 
+TEST(DeepseekV4, TheIndexerChoosesTheEntriesOfTheFixture) {
+  Model model = golden_model("deepseek_v4/base");
+  const Golden golden("deepseek_v4/base");
+  const tensor::NoGrad no_grad;
+  Trace trace;
+  (void)forward_like_golden(model, one_document(golden.ids("input_ids")), trace);
+  const Trace::Listed& listed = trace.listed.front();
+  ASSERT_EQ(listed.place, 2);
+  auto wanted = golden.ids("csa.layer2.topk");
+  ASSERT_EQ(wanted.size(), listed.lists.size());
+  const auto most = static_cast<std::size_t>(listed.most);
+  for (std::size_t row = 0; row < wanted.size() / most; ++row) {
+    const auto first = wanted.begin() + static_cast<std::ptrdiff_t>(row * most);
+    std::sort(first, first + static_cast<std::ptrdiff_t>(most));
+    const auto visible = std::partition(first, first + static_cast<std::ptrdiff_t>(most), [](auto id) { return id >= 0; });
+    std::sort(first, visible);
+    EXPECT_TRUE(std::equal(first, first + static_cast<std::ptrdiff_t>(most),
+                           listed.lists.begin() + static_cast<std::ptrdiff_t>(row * most)))
+        << "row " << row;
+  }
+}
+
 TEST(DeepseekV4, ASharedExpertWithoutTheCutIsTheOtherReading) {  // research/models.md 17.1
   Model model = golden_model("deepseek_v4/clamp");
   ModelSpec spec = model.spec();
@@ -165,7 +187,7 @@ TEST(DeepseekV4, ASharedExpertWithoutTheCutIsTheOtherReading) {  // research/mod
   for (std::size_t i = 0; i < model.parameters().size(); ++i)
     other.parameters()[i].value.copy_(model.parameters()[i].value);
   const Golden golden("deepseek_v4/clamp");
-  EXPECT_LT(max_difference(logits_of(other, one_document(golden.ids("input_ids"))),
+  EXPECT_LT(max_difference(golden_logits_of(other, one_document(golden.ids("input_ids"))),
                            golden.floats("logits_shared_expert_unclamped")),
             2e-4);
 }

@@ -32,7 +32,8 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     model_->set_trainable(true);
     model_->clear_gradients();
     const NextTokens next = next_tokens(batch);
-    const at::Tensor hidden = model_->forward(batch).index_select(0, at::tensor(next.rows));
+    Trace trace;
+    const at::Tensor hidden = forward_like_golden(*model_, batch, trace).index_select(0, at::tensor(next.rows));
     const TokenScores scores = model_->score(hidden, next.targets);
     const auto logprobs = values(scores.logprob);
     const auto count = static_cast<double>(logprobs.size());
@@ -55,14 +56,15 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(GoldenTest, Logits) {
-  EXPECT_LT(max_difference(logits_of(*model_, one_document(golden_->ids("input_ids"))), golden_->floats("logits")),
+  EXPECT_LT(max_difference(golden_logits_of(*model_, one_document(golden_->ids("input_ids"))), golden_->floats("logits")),
             2e-4);
 }
 
 TEST_P(GoldenTest, LogprobsAndEntropy) {
   const auto ids = golden_->ids("input_ids");
   const tensor::NoGrad no_grad;
-  const at::Tensor hidden = model_->forward(one_document(ids));
+  Trace trace;
+  const at::Tensor hidden = forward_like_golden(*model_, one_document(ids), trace);
   std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
   targets.push_back(0);
   const TokenScores scores = model_->score(hidden, targets);
@@ -100,7 +102,7 @@ TEST_P(GoldenTest, LossAndGradients) {
 TEST_P(GoldenTest, PackedDocuments) {
   const Batch batch = packed();
   EXPECT_EQ(batch.positions, golden_->ids("packed.position_ids"));
-  EXPECT_LT(max_difference(logits_of(*model_, batch), golden_->floats("packed.logits")), 2e-4);
+  EXPECT_LT(max_difference(golden_logits_of(*model_, batch), golden_->floats("packed.logits")), 2e-4);
   EXPECT_NEAR(loss_and_gradients(batch), json_["packed"]["loss"].get<double>(), 1e-5);
   EXPECT_NEAR(gradient_norm() / json_["packed"]["grad_norm_total"].get<double>(), 1, 1e-3);
   for (const auto& [name, wanted] : json_["packed"]["grad_norms"].items())
@@ -114,40 +116,69 @@ TEST_P(GoldenTest, GreedyIdsThroughThePagedCache) {
   EXPECT_EQ(greedy(*model_, golden_->ids("greedy.prompt"), 32), golden_->ids("greedy.output_ids"));
 }
 
+/// Losses before each AdamW step and after the last one, and gradient norms before clipping.
+struct Trajectory {
+  std::vector<double> losses, norms;
+};
+
 TEST_P(GoldenTest, AdamWLosses) {
   const auto& golden = json_["adamw"];
+  auto losses = golden["losses_before_step"].get<std::vector<double>>();
+  const auto norms = golden["grad_norm_before_clip"].get<std::vector<double>>();
+  losses.push_back(golden["loss_after"]);
   const Batch batch = one_document(golden_->ids("input_ids"));
-  std::vector<std::vector<float>> m, v;
-  for (const Parameter& parameter : model_->parameters()) {
-    m.emplace_back(static_cast<std::size_t>(parameter.value.numel()));
-    v.emplace_back(static_cast<std::size_t>(parameter.value.numel()));
-  }
-  for (std::size_t step = 0; step < golden["losses_before_step"].size(); ++step) {
-    const double wanted = golden["losses_before_step"][step];
-    EXPECT_NEAR(loss_and_gradients(batch) / wanted, 1, 1e-4) << "step " << step;
-    const double total = gradient_norm();
-    EXPECT_NEAR(total / golden["grad_norm_before_clip"][step].get<double>(), 1, 1e-3);
-    for (std::size_t i = 0; i < m.size(); ++i) {
-      const at::Tensor& value = model_->parameters()[i].value;
-      if (!value.grad().defined()) continue;
-      kernels::AdamW args;
-      args.param = value.data_ptr<float>();
-      args.grad = value.grad().data_ptr<float>();
-      args.m = m[i].data();
-      args.v = v[i].data();
-      args.n = value.numel();
-      args.lr = golden["lr"];
-      args.beta1 = golden["betas"][0];
-      args.beta2 = golden["betas"][1];
-      args.eps = golden["eps"];
-      args.weight_decay = golden["weight_decay"];
-      args.step = static_cast<std::int64_t>(step) + 1;
-      args.grad_scale = static_cast<float>(std::min(1.0, golden["grad_clip_norm"].get<double>() / (total + 1e-6)));
-      kernels::adamw_step(args);
+  const auto train = [&] {
+    Trajectory result;
+    std::vector<std::vector<float>> m, v;
+    for (const Parameter& parameter : model_->parameters()) {
+      m.emplace_back(static_cast<std::size_t>(parameter.value.numel()));
+      v.emplace_back(static_cast<std::size_t>(parameter.value.numel()));
     }
-    model_->weights_changed();
+    for (std::size_t step = 0; step < norms.size(); ++step) {
+      result.losses.push_back(loss_and_gradients(batch));
+      const double total = gradient_norm();
+      result.norms.push_back(total);
+      for (std::size_t i = 0; i < m.size(); ++i) {
+        const at::Tensor& value = model_->parameters()[i].value;
+        if (!value.grad().defined()) continue;
+        kernels::AdamW args;
+        args.param = value.data_ptr<float>();
+        args.grad = value.grad().data_ptr<float>();
+        args.m = m[i].data();
+        args.v = v[i].data();
+        args.n = value.numel();
+        args.lr = golden["lr"];
+        args.beta1 = golden["betas"][0];
+        args.beta2 = golden["betas"][1];
+        args.eps = golden["eps"];
+        args.weight_decay = golden["weight_decay"];
+        args.step = static_cast<std::int64_t>(step) + 1;
+        args.grad_scale = static_cast<float>(std::min(1.0, golden["grad_clip_norm"].get<double>() / (total + 1e-6)));
+        kernels::adamw_step(args);
+      }
+      model_->weights_changed();
+    }
+    result.losses.push_back(loss_and_gradients(batch));
+    return result;
+  };
+  const Trajectory got = train();
+  // Adam's first steps have the size of the sign of a gradient, and a router's choice can flip: how far rounding alone
+  // drives two runs apart is measured, on weights that differ by one part in 10^7.
+  model_ = std::make_unique<Model>(golden_model(GetParam()));
+  for (const Parameter& parameter : model_->parameters())
+    if (parameter.trains) parameter.value.mul_(1 + 1.2e-7);
+  const Trajectory rounded = train();
+  double noise = 0;
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    noise = std::max(noise, 3 * std::abs(got.losses[step] - rounded.losses[step]) / losses[step]);
+    EXPECT_NEAR(got.losses[step] / losses[step], 1, 1e-4 + noise) << "step " << step;
+    if (step >= norms.size()) continue;
+    const double norm_noise = 3 * std::abs(got.norms[step] - rounded.norms[step]) / norms[step];
+    EXPECT_NEAR(got.norms[step] / norms[step], 1, 1e-3 + norm_noise) << "step " << step;
+    if (step == 0) {
+      EXPECT_LT(noise + norm_noise, 1e-3);  // the yardstick itself is small where nothing was trained yet
+    }
   }
-  EXPECT_NEAR(loss_and_gradients(batch) / golden["loss_after"].get<double>(), 1, 1e-4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenTest, ::testing::ValuesIn(kFixtures));

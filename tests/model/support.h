@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/topk.h>
 
 #include <algorithm>
 #include <cmath>
@@ -124,6 +125,42 @@ inline std::vector<std::int32_t> random_ids(std::uint64_t seed, std::size_t coun
 
 inline Batch one_document(const std::vector<std::int32_t>& ids) {
   return pack_documents(std::vector<std::vector<std::int32_t>>{ids});
+}
+
+/// The forward pass in which an indexer decides between entries of equal score as LibTorch's topk does, which made the
+/// goldens: scores of exactly 0 are frequent there, and our rule is the lower index.
+inline at::Tensor forward_like_golden(Model& model, const Batch& batch, Trace& trace) {
+  for (std::size_t i = 0; i < model.spec().layers.size(); ++i) {
+    if (model.spec().layers[i].attention.compress.index_top == 0) continue;
+    Trace probe;
+    probe.replay = trace.replay;
+    {
+      const tensor::NoGrad no_grad;
+      (void)model.forward(batch, &probe);
+    }
+    for (Trace::Listed& found : probe.listed) {
+      if (found.place != static_cast<int>(i)) continue;
+      const auto [best, index] = found.scores.topk(found.most, -1);
+      for (std::int64_t row = 0; row < index.size(0); ++row) {
+        std::int32_t* list = found.lists.data() + row * found.most;
+        std::int32_t* end = list;
+        for (std::int64_t j = 0; j < found.most; ++j)
+          if (best.data_ptr<float>()[row * found.most + j] > -INFINITY)
+            *end++ = static_cast<std::int32_t>(index.data_ptr<std::int64_t>()[row * found.most + j]);
+        std::sort(list, end);
+        std::fill(end, list + found.most, -1);
+      }
+      trace.replay.push_back(found);
+    }
+  }
+  return model.forward(batch, &trace);
+}
+
+/// Logits of every row of a batch, as forward_like_golden has them.
+inline std::vector<float> golden_logits_of(Model& model, const Batch& batch) {
+  Trace trace;
+  const at::Tensor hidden = forward_like_golden(model, batch, trace);
+  return values(model.logits(hidden));
 }
 
 /// Logits of every row of a batch.
