@@ -7,11 +7,8 @@
 #include <map>
 #include <string>
 
-<<<<<<< HEAD
 #include "kernels/isa.h"
-=======
 #include "model/load.h"
->>>>>>> models
 #include "model/model.h"
 
 namespace troupe::generate {
