@@ -34,6 +34,9 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     const NextTokens next = next_tokens(batch);
     Trace trace;
     const at::Tensor hidden = forward_like_golden(*model_, batch, trace).index_select(0, at::tensor(next.rows));
+    choices_.clear();
+    for (const Trace::Routed& routed : trace.routed)
+      choices_.insert(choices_.end(), routed.choices.begin(), routed.choices.end());
     const TokenScores scores = model_->score(hidden, next.targets);
     const auto logprobs = values(scores.logprob);
     const auto count = static_cast<double>(logprobs.size());
@@ -53,6 +56,7 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
   nlohmann::json json_;
   std::unique_ptr<Model> model_;
   std::size_t vocab_ = 0;
+  std::vector<std::int32_t> choices_;  // of all routers, in the last loss_and_gradients
 };
 
 TEST_P(GoldenTest, Logits) {
@@ -119,6 +123,7 @@ TEST_P(GoldenTest, GreedyIdsThroughThePagedCache) {
 /// Losses before each AdamW step and after the last one, and gradient norms before clipping.
 struct Trajectory {
   std::vector<double> losses, norms;
+  std::vector<std::vector<std::int32_t>> choices;
 };
 
 TEST_P(GoldenTest, AdamWLosses) {
@@ -136,6 +141,7 @@ TEST_P(GoldenTest, AdamWLosses) {
     }
     for (std::size_t step = 0; step < norms.size(); ++step) {
       result.losses.push_back(loss_and_gradients(batch));
+      result.choices.push_back(choices_);
       const double total = gradient_norm();
       result.norms.push_back(total);
       for (std::size_t i = 0; i < m.size(); ++i) {
@@ -159,25 +165,32 @@ TEST_P(GoldenTest, AdamWLosses) {
       model_->weights_changed();
     }
     result.losses.push_back(loss_and_gradients(batch));
+    result.choices.push_back(choices_);
     return result;
   };
   const Trajectory got = train();
-  // Adam's first steps have the size of the sign of a gradient, and a router's choice can flip: how far rounding alone
-  // drives two runs apart is measured, on weights that differ by one part in 10^7.
+  // Adam's first steps have the size of the sign of a gradient, so rounding alone drives two runs apart, until a token goes
+  // to another expert. Both are measured, on weights that differ by one part in a million: where our own two runs do not
+  // choose the same experts any more, the fixture's run cannot be followed closely either.
   model_ = std::make_unique<Model>(golden_model(GetParam()));
+  Rng rng(1, RngStream::kTest);
   for (const Parameter& parameter : model_->parameters())
-    if (parameter.trains) parameter.value.mul_(1 + 1.2e-7);
+    if (parameter.trains)
+      for (float& w : tensor::floats(parameter.value)) w *= rng.below(2) == 0 ? 1 + 1e-6F : 1 - 1e-6F;
   const Trajectory rounded = train();
   double noise = 0;
+  double norm_noise = 0;
   for (std::size_t step = 0; step < losses.size(); ++step) {
     noise = std::max(noise, 3 * std::abs(got.losses[step] - rounded.losses[step]) / losses[step]);
+    if (got.choices[step] != rounded.choices[step]) noise = std::max(noise, 5e-3);
     EXPECT_NEAR(got.losses[step] / losses[step], 1, 1e-4 + noise) << "step " << step;
-    if (step >= norms.size()) continue;
-    const double norm_noise = 3 * std::abs(got.norms[step] - rounded.norms[step]) / norms[step];
-    EXPECT_NEAR(got.norms[step] / norms[step], 1, 1e-3 + norm_noise) << "step " << step;
-    if (step == 0) {
-      EXPECT_LT(noise + norm_noise, 1e-3);  // the yardstick itself is small where nothing was trained yet
+    if (step < 2) {
+      EXPECT_LT(noise, 1e-4) << "step " << step;  // the yardstick itself is small where little was trained
     }
+    if (step >= norms.size()) continue;
+    norm_noise = std::max(norm_noise, 3 * std::abs(got.norms[step] - rounded.norms[step]) / norms[step]);
+    if (got.choices[step] != rounded.choices[step]) norm_noise = std::max(norm_noise, 5e-2);
+    EXPECT_NEAR(got.norms[step] / norms[step], 1, 1e-3 + norm_noise) << "step " << step;
   }
 }
 
