@@ -36,10 +36,11 @@ function(troupe_component name)
   endforeach()
 endfunction()
 
-# troupe_test(NAME SOURCES a_test.cpp ... [LINK troupe_x ...] [LABELS unit] [TIMEOUT s] [MAIN] [SERIAL]): one test executable, discovered into CTest.
+# troupe_test(NAME SOURCES a_test.cpp ... [LINK troupe_x ...] [LABELS unit] [TIMEOUT s] [SHARDS n] [MAIN] [SERIAL]): one test executable, discovered into CTest.
+# SHARDS: not a process for each test, but n that share them: where starting (LibTorch, a vocabulary) takes longer than testing.
 # SERIAL: nothing else runs beside it (tests of whole runs, whose processes need the cores). MAIN: the sources bring their own main (processes that re-execute themselves).
 function(troupe_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL" "TIMEOUT;SHARDS" "SOURCES;LINK;LABELS")
   add_executable(${name} ${arg_SOURCES})
   target_compile_features(${name} PRIVATE cxx_std_20)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
@@ -60,6 +61,15 @@ function(troupe_test name)
   set(serial FALSE)
   if(arg_SERIAL)
     set(serial TRUE)
+  endif()
+  if(arg_SHARDS)
+    math(EXPR last "${arg_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      add_test(NAME ${name}.${shard} COMMAND ${name} --gtest_brief=1)
+      set_tests_properties(${name}.${shard} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${serial}
+                           ENVIRONMENT "OMP_WAIT_POLICY=passive;GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard}")
+    endforeach()
+    return()
   endif()
   # Two tests share two cores: a spinning OpenMP thread of one would hold up the other.
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
