@@ -37,8 +37,10 @@ TEST_F(JoinTest, ACutLinkIsNoticedAndTheMachineComesBackAsAnother) {
   ASSERT_TRUE(wait_until([&] { return nodes() == 2; })) << joiner_says("a");
   ASSERT_EQ(command({"scale", "rollout=2", "--run", run_dir()}).code, 0);
   ASSERT_TRUE(wait_until([&] { return serving_on("node2") == 1; }, 30s));
+  const auto cut = std::chrono::steady_clock::now();
   ASSERT_TRUE(network.inside("h", "ip link set va down"));
   ASSERT_TRUE(wait_until([&] { return events("node_lost").size() == 1; }, 15s));
+  std::printf("the cut link was noticed after %.2f s\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - cut).count());
   ASSERT_TRUE(wait_until([&] { return serving_on("node1") == 2; }, 30s)) << "its worker was not replaced";
   ASSERT_TRUE(network.inside("h", "ip link set va up"));
   EXPECT_TRUE(wait_until([&] { return nodes() == 2; }, 60s)) << joiner_says("a");
