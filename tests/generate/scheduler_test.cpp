@@ -60,6 +60,49 @@ TEST(Scheduler, AGroupComputesItsPromptOnce) {
   }
 }
 
+TEST(Scheduler, StatesAreTakenBeforeAPromptsLastToken) {
+  Scheduler scheduler({.pages = 64, .page_tokens = 4, .sequences_max = 4, .prefill_tokens = 6, .stateful = true});
+  const auto a = scheduler.add(prompt_of(10, 0), 10);
+  std::vector<std::int32_t> chunks;
+  for (int step = 0; step < 3; ++step) {
+    const Plan& plan = scheduler.plan();
+    EXPECT_TRUE(plan.state_copies.empty());
+    ASSERT_EQ(plan.work.size(), 1u);
+    chunks.push_back(plan.work[0].count);
+    finish_step(scheduler, plan);
+  }
+  EXPECT_EQ(chunks, (std::vector<std::int32_t>{6, 3, 1}));
+  const auto b = scheduler.add(prompt_of(10, 0), 10);
+  const auto c = scheduler.add(prompt_of(10, 0), 14);  // goes on after an abort
+  const Plan& plan = scheduler.plan();
+  ASSERT_EQ(plan.state_copies.size(), 3u);
+  const StateCopy snapshot = plan.state_copies[0];
+  EXPECT_EQ(snapshot.from, scheduler.state(a));
+  EXPECT_EQ(snapshot.tokens, 9);
+  const std::int32_t slots[] = {b, c};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(plan.state_copies[static_cast<std::size_t>(i) + 1].from, snapshot.to);
+    EXPECT_EQ(plan.state_copies[static_cast<std::size_t>(i) + 1].to, scheduler.state(slots[i]));
+    EXPECT_EQ(plan.state_copies[static_cast<std::size_t>(i) + 1].tokens, 9);
+    EXPECT_EQ(plan.work[static_cast<std::size_t>(i) + 1].begin, 9);
+  }
+  EXPECT_EQ(std::set<std::int32_t>({scheduler.state(a), scheduler.state(b), scheduler.state(c), snapshot.to}).size(), 4u);
+}
+
+TEST(Scheduler, StatesComeBackFromWhoeverHadThem) {  // more of them would be taken than there are
+  Scheduler scheduler({.pages = 64, .page_tokens = 4, .sequences_max = 2, .prefill_tokens = 64, .cached_prompts_max = 1,
+                       .stateful = true});
+  for (int round = 0; round < 20; ++round) {
+    const auto a = scheduler.add(prompt_of(5, 100 * round), 5);
+    const auto b = scheduler.add(prompt_of(6, 100 * round + 50), 6);
+    for (int step = 0; step < 3; ++step) finish_step(scheduler, scheduler.plan());
+    if (round % 3 == 0) scheduler.weights_changed({0, static_cast<std::uint64_t>(round)}, OnUpdate::kRecomputeKv);
+    scheduler.remove(a);
+    scheduler.remove(b);
+  }
+  EXPECT_EQ(scheduler.running(), 0);
+}
+
 TEST(Scheduler, OneTokenPromptsAreNotAdmittedOneByOne) {
   Scheduler scheduler({.pages = 64, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 64});
   for (int i = 0; i < 8; ++i) scheduler.add(prompt_of(1, 0), 1);
