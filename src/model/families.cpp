@@ -154,9 +154,13 @@ Status read_deepseek_v3(const ConfigReader& config, ModelSpec& spec) {
   TROUPE_TRY(const RopeSpec rope, read_rope(config, latent.rope_dim, spec.context, 10000));
   spec.ropes = {rope};
   attention.scale = inverse_root(latent.nope_dim + latent.rope_dim);
-  if (const nlohmann::json* scaling = config.get("rope_scaling"); scaling != nullptr && rope.kind != RopeKind::kDefault)
-    if (const double all = scaling->value("mscale_all_dim", 0.0); all != 0)
-      attention.scale *= std::pow(yarn_magnitude(rope.factor, all), 2);
+  for (const char* spelling : {"rope_parameters", "rope_scaling"}) {
+    const nlohmann::json* scaling = config.get(spelling);
+    if (scaling == nullptr || rope.kind == RopeKind::kDefault) continue;
+    TROUPE_TRY(const double all, ConfigReader(*scaling, config.where()).number("mscale_all_dim", 0));
+    if (all != 0) attention.scale *= std::pow(yarn_magnitude(rope.factor, all), 2);
+    break;
+  }
   const LayerSpec dense = layer;
   layer.ffn.kind = FfnKind::kExperts;
   ExpertsSpec& experts = layer.ffn.experts;

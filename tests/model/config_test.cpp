@@ -43,6 +43,22 @@ TEST(Config, ReadsBothSpellingsOfTheRotaryKeys) {
   EXPECT_EQ(spec_from_config(config, "")->ropes[0], yarn->ropes[0]);
 }
 
+TEST(Config, LatentAttentionsScaleFollowsBothSpellings) {
+  json config = fixture("deepseek_v3/yarn");
+  const auto released = spec_from_config(config, "");
+  ASSERT_TRUE(released) << released.error().to_string();
+  EXPECT_NEAR(released->layers[0].attention.scale, 0.21846010421426465, 1e-12);  // golden.json, "softmax_scale"
+  json parameters = config["rope_scaling"];
+  parameters["rope_theta"] = config["rope_theta"];
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  config["rope_parameters"] = parameters;
+  const auto other = spec_from_config(config, "");
+  ASSERT_TRUE(other) << other.error().to_string();
+  EXPECT_EQ(other->layers[0].attention.scale, released->layers[0].attention.scale);
+  EXPECT_EQ(other->ropes, released->ropes);
+}
+
 TEST(Config, FillsTheTableOfParts) {
   const auto qwen = spec_from_config(fixture("qwen3/base"), "");
   ASSERT_TRUE(qwen) << qwen.error().to_string();
