@@ -43,7 +43,7 @@ class ChatTemplate {
   [[nodiscard]] Result<std::vector<TextPart>> render(const ChatRequest& request, std::span<const std::string> control) const;
 
   static constexpr std::int64_t kStepsMax = 200'000;      ///< Turns of loops and calls of macros of one rendering.
-  static constexpr std::size_t kStackBytesMax = 4u << 20; ///< What recursion may take of the stack (threads here have 8 MiB).
+  static constexpr std::size_t kStackBytesMax = 1u << 20; ///< What recursion may take of the stack.
 
  private:
   struct Program;
