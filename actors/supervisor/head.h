@@ -222,6 +222,7 @@ class Head {
   void probed(const ProbeScored& message);
 
   // head_report.cpp: what people and scripts see
+  [[nodiscard]] const protocol::StageSpec& stage_at(std::uint32_t index) const;
   void report_step(const StepDone& message);
   void report_late_step(const StepDone& message);
   void compare_bits(std::vector<observe::Metric>& out);

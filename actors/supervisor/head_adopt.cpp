@@ -55,7 +55,7 @@ void Head::begin_warm(PolicyVersion rank) {
   observer_.say("troupe: went on at " + to_string(rank) + " with the processes of the lost supervisor");
   observer_.event("adopted", "", {{"version", to_string(rank)}, {"step_ahead", start->step_ahead}, {"workers", early_.size()}});
   if (rank.step > 0 && observer_.last_step() != rank.step) { // asked before anything else: its line is written before that of a later step
-    late_ = {std::min<std::uint32_t>(start_.warm->position.stage, static_cast<std::uint32_t>(options_.stages.size()) - 1), 0, rank};
+    late_ = {start_.warm->position.stage, 0, rank};
     send_rank(TrainStep{{rank.epoch, rank.step - 1}, 0});
   }
   run_event(protocol::run::Adopt{start->position, committed});

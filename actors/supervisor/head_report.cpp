@@ -14,10 +14,9 @@ using protocol::Role;
 
 void Head::report_step(const StepDone& message) {
   const auto now = head_now();
-  const auto stage_index = std::min<std::size_t>(run_.position().stage, options_.stages.size() - 1);
   observe::MetricBatch batch;
   batch.step = message.version.step;
-  batch.stage = options_.stages[stage_index].spec.name;
+  batch.stage = stage_at(run_.position().stage).name;
   batch.time_s = observer_.seconds_since_start();
   const double step_seconds = std::max(1e-9, seconds(now - std::exchange(step_began_, now)));
   auto& out = batch.metrics;
@@ -48,10 +47,8 @@ void Head::report_step(const StepDone& message) {
   tokens_ += message.tokens;
   last_.step = batch.step;
   last_.stage = batch.stage;
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  observe::MetricBatch shown = batch;
   observe::Progress line = progress();
-  for (const auto& metric : shown.metrics) {
+  for (const auto& metric : out) {
     if (metric.name == "reward/mean") line.reward = metric.value;
     if (metric.name == "loss/mean") line.loss = metric.value;
     if (metric.name == "perf/throughput") line.tokens_per_second = metric.value;
@@ -85,12 +82,11 @@ void Head::compare_bits(std::vector<observe::Metric>& out) {
 void Head::report_late_step(const StepDone& message) {
   observe::MetricBatch batch;
   batch.step = message.version.step;
-  batch.stage = options_.stages[late_->stage].spec.name;
+  batch.stage = stage_at(late_->stage).name;
   batch.time_s = observer_.seconds_since_start();
   for (const MetricValue& metric : message.metrics) batch.metrics.push_back({metric.name, metric.value});
   compare_bits(batch.metrics);
   tokens_ += message.tokens;
-  std::sort(batch.metrics.begin(), batch.metrics.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   observer_.step(std::move(batch), progress());
   late_.reset();
 }
@@ -117,12 +113,15 @@ void Head::report_samples(const std::vector<std::uint64_t>& prompts) {
   observer_.samples(std::move(records));
 }
 
+// The last one when all are done.
+const protocol::StageSpec& Head::stage_at(std::uint32_t index) const { return options_.stages[std::min<std::size_t>(index, options_.stages.size() - 1)].spec; }
+
 observe::Progress Head::progress() const {
-  const auto stage = std::min<std::size_t>(run_.position().stage, options_.stages.size() - 1);
+  const protocol::StageSpec& stage = stage_at(run_.position().stage);
   observe::Progress line = line_;
-  line.stage = options_.stages[stage].spec.name;
+  line.stage = stage.name;
   line.step = run_.position().stage_step;
-  line.steps = options_.stages[stage].spec.steps;
+  line.steps = stage.steps;
   line.eval_accuracy = eval_latest_;
   const std::uint64_t done = line.step > stage_begin_step_ ? line.step - stage_begin_step_ : 0;
   line.left = observe::estimate_left(done, line.steps - std::min(line.steps, stage_begin_step_), head_now() - stage_began_);
@@ -150,14 +149,14 @@ observe::Summary Head::summary() const {
 
 json Head::status_json() const {
   const auto position = run_.position();
-  const auto stage = std::min<std::size_t>(position.stage, options_.stages.size() - 1);
+  const protocol::StageSpec& stage = stage_at(position.stage);
   const protocol::LedgerCounters prompts = rollout_.stats().prompts;
   const auto line = progress();
   return {{"run", options_.run_name},
           {"state", run_.stopping() ? "stopping" : "running"},
-          {"stage", options_.stages[stage].spec.name},
+          {"stage", stage.name},
           {"step", position.stage_step},
-          {"steps", options_.stages[stage].spec.steps},
+          {"steps", stage.steps},
           {"eta_s", line.left ? json(seconds(*line.left)) : json(nullptr)},
           {"actors", membership_.members().size()},
           {"nodes", nodes_json()},

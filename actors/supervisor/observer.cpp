@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -45,6 +46,7 @@ void Observer::complain(const Status& status) {
 
 void Observer::step(observe::MetricBatch batch, observe::Progress progress) {
   if (const auto dropped = dropped_.exchange(0); dropped > 0) batch.metrics.push_back({"observe/records_dropped", static_cast<double>(dropped)});
+  std::sort(batch.metrics.begin(), batch.metrics.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   complain(sinks_.metrics.write(observe::metrics_line(batch)));
   post([this, batch = std::move(batch), progress = std::move(progress)] {
     if (sinks_.tensorboard) complain(sinks_.tensorboard->write(batch, unix_seconds()));

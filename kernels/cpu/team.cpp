@@ -132,10 +132,6 @@ void with_team(void (*body)(void*), void* context) {
 
 int team_threads() { return 0; }
 
-void run_in_team(int parts, void (*body)(void*, int), void* context) {
-  for (int part = 0; part < parts; ++part) body(context, part);
-}
-
 void with_team(void (*body)(void*), void* context) { body(context); }
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "checkpoint/commit_file.h"
 #include "checkpoint/repository.h"
+#include "formats/dtype.h"
 
 namespace troupe::checkpoint {
 namespace {
@@ -38,11 +39,7 @@ Status check_state(const CommitText& commit, std::span<const std::byte> file, co
   return damaged(path, "its header does not match its checksum");
 }
 
-std::string shape_text(const TensorEntry& tensor) {
-  std::string text = tensor.dtype + " [";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(tensor.shape[i]);
-  return text + "]";
-}
+std::string described(const TensorEntry& tensor) { return tensor.dtype + " " + formats::shape_text(tensor.shape); }
 
 }  // namespace
 
@@ -131,7 +128,7 @@ Status Loaded::copy_to(const StateLayout& target, std::span<std::byte> to) const
     if (source == nullptr)
       note(tensor.name + " is missing");
     else if (source->dtype != tensor.dtype || source->shape != tensor.shape)
-      note(tensor.name + " is " + shape_text(*source) + " instead of " + shape_text(tensor));
+      note(tensor.name + " is " + described(*source) + " instead of " + described(tensor));
   }
   for (const TensorEntry& tensor : layout_.tensors)
     if (!target.find(tensor.name)) note(tensor.name + " is not wanted");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <stdexcept>
 
 #include <jinja/lexer.h>
 #include <jinja/parser.h>
@@ -16,24 +17,16 @@ using nlohmann::ordered_json;
 
 // ---- limits: the engine has none ------------------------------------------------------------------------------------
 
-struct Exhausted : std::exception {
-  explicit Exhausted(std::string reason) : reason_(std::move(reason)) {}
-  const char* what() const noexcept override { return reason_.c_str(); }
-
- private:
-  std::string reason_;
-};
-
 struct Budget {
   std::int64_t steps_left = 0;
   const char* stack = nullptr;
+  std::string exhausted; // why it was stopped: the engine wraps exceptions on their way out
 };
 thread_local Budget* budget = nullptr; // of the rendering that this thread is in
-thread_local std::string* exhausted = nullptr;
 
 [[noreturn]] void give_up(std::string reason) {
-  *exhausted = reason; // the engine wraps exceptions on their way out
-  throw Exhausted(std::move(reason));
+  budget->exhausted = std::move(reason);
+  throw std::runtime_error(budget->exhausted);
 }
 
 void count_step() {
@@ -199,7 +192,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, ordered_json s
 }
 
 Result<std::vector<TextPart>> ChatTemplate::render(const ChatRequest& request, std::span<const std::string> control) const {
-  const ordered_json inputs{{"messages", with_both_names(request.messages)}, {"tools", request.tools.is_null() ? ordered_json(nullptr) : request.tools}};
+  const ordered_json inputs{{"messages", with_both_names(request.messages)}, {"tools", request.tools}};
   const std::string before = inputs.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   std::string_view mark = kMarks.substr(0, 3);
   for (std::size_t i = 0; i < kMarks.size() && before.find(mark) != std::string::npos; i += 3) mark = kMarks.substr(i, 3);
@@ -207,12 +200,9 @@ Result<std::vector<TextPart>> ChatTemplate::render(const ChatRequest& request, s
   static constexpr char kHex[] = "0123456789abcdef";
   const std::string escaped = std::string("\\ufdd") + kHex[static_cast<unsigned char>(mark[2]) & 0xF];
 
-  std::string reason;
-  Budget mine{kStepsMax, nullptr};
   const char here = 0;
-  mine.stack = &here;
+  Budget mine{kStepsMax, &here, {}};
   budget = &mine;
-  exhausted = &reason;
   try {
     jinja::context context(program_->source);
     if (request.now != 0) context.current_time = request.now;
@@ -227,7 +217,7 @@ Result<std::vector<TextPart>> ChatTemplate::render(const ChatRequest& request, s
     for (const auto& part : rendered->as_string().parts) append_unmarked(parts, part.val, part.is_input, mark, escaped);
     return parts;
   } catch (const std::exception& e) {
-    if (!reason.empty()) return fail(ErrorCode::kResourceExhausted, "the chat template was stopped: " + reason);
+    if (!mine.exhausted.empty()) return fail(ErrorCode::kResourceExhausted, "the chat template was stopped: " + mine.exhausted);
     const std::string text = e.what();
     constexpr std::string_view kRaised = "Jinja Exception: ";
     if (const auto at = text.find(kRaised); at != std::string::npos)

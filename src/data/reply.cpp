@@ -71,9 +71,8 @@ void add_call(Reply& reply, std::string_view name, ordered_json arguments) {
   if (reply.calls.empty() || !(reply.calls.back() == call)) reply.calls.push_back(std::move(call));
 }
 
-// {"name": ..., "arguments" or "parameters": ...}
-void add_json_call(Reply& reply, std::string_view text) {
-  const ordered_json call = ordered_json::parse(trimmed(text), nullptr, false);
+// {"name": ..., "arguments" or "parameters": ...}, as it was written and as it was parsed.
+void add_json_call(Reply& reply, std::string_view text, const ordered_json& call) {
   if (!call.is_object() || !call.contains("name") || !call["name"].is_string())
     return problem(reply, "a tool call is no valid JSON: " + std::string(trimmed(text).substr(0, 200)));
   add_call(reply, call["name"].get<std::string>(), call.contains("arguments") ? call["arguments"] : call.value("parameters", ordered_json::object()));
@@ -125,28 +124,27 @@ constexpr Tags kFunctionTags{"<function=", ">", "</function>", "<parameter=", ">
 constexpr Tags kDsmlTags{"<｜DSML｜invoke name=\"", "\">", "</｜DSML｜invoke>", "<｜DSML｜parameter name=\"", "\"", "</｜DSML｜parameter>"};
 constexpr Tags kAtemTags{"<atem:invoke name=\"", "\">", "</atem:invoke>", "<atem:parameter name=\"", "\">", "</atem:parameter>"};
 
-bool is_string_parameter(const ordered_json& tools, std::string_view tool, std::string_view key, bool& known) {
-  known = false;
-  if (!tools.is_array()) return false;
+// Whether the tool names the parameter's type as a string; nothing when it names none.
+std::optional<bool> is_string_parameter(const ordered_json& tools, std::string_view tool, std::string_view key) {
+  if (!tools.is_array()) return std::nullopt;
   for (const ordered_json& entry : tools) {
     const ordered_json& function = entry.contains("function") ? entry["function"] : entry;
     if (function.value("name", "") != tool) continue;
     const auto type = ordered_json::json_pointer("/parameters/properties/" + std::string(key) + "/type");
-    if (std::string(key).find_first_of("/~") != std::string::npos || !function.contains(type)) return false;
-    known = true;
+    if (std::string(key).find_first_of("/~") != std::string::npos || !function.contains(type)) return std::nullopt;
     return function[type] == "string";
   }
-  return false;
+  return std::nullopt;
 }
 
 ordered_json value_of(std::string_view text, const ordered_json& tools, std::string_view tool, std::string_view key) {
-  bool known = false;
-  if (is_string_parameter(tools, tool, key, known)) return std::string(text);
+  const std::optional<bool> is_string = is_string_parameter(tools, tool, key);
+  if (is_string.value_or(false)) return std::string(text);
   const auto word = trimmed(text);
   if (word == "True" || word == "False") return word == "True";
   if (word == "None") return nullptr;
   ordered_json value = ordered_json::parse(word, nullptr, false);
-  if (value.is_discarded() || (!known && value.is_string())) return std::string(text);
+  if (value.is_discarded() || (!is_string && value.is_string())) return std::string(text);
   return value;
 }
 
@@ -200,7 +198,7 @@ void take_llama3(Reply& reply, std::string_view text) {
   if (tagged) body = trimmed(body.substr(kTag.size()));
   const ordered_json parsed = ordered_json::parse(body, nullptr, false);
   const bool call = parsed.is_object() && parsed.contains("name") && (parsed.contains("parameters") || parsed.contains("arguments"));
-  if (call) return add_json_call(reply, body);
+  if (call) return add_json_call(reply, body, parsed);
   if (tagged || (parsed.is_discarded() && body.starts_with("{\"name\""))) return problem(reply, "a tool call is no valid JSON: " + std::string(body.substr(0, 200)));
   reply.content = std::string(body);
 }
@@ -294,7 +292,7 @@ Reply parse_reply(ReplyFormat format, std::string_view text, bool thinking, cons
   if (format == ReplyFormat::kMuse) return take_muse(reply, text, tools), reply;
   const std::string_view said = take_reasoning(reply, without_end_of_turn(text), thinking);
   switch (format) {
-    case ReplyFormat::kQwen3: take_blocks(reply, said, "<tool_call>", "</tool_call>", [&](std::string_view block) { add_json_call(reply, block); }); break;
+    case ReplyFormat::kQwen3: take_blocks(reply, said, "<tool_call>", "</tool_call>", [&](std::string_view block) { add_json_call(reply, block, ordered_json::parse(trimmed(block), nullptr, false)); }); break;
     case ReplyFormat::kQwen3_5:
       take_blocks(reply, said, "<tool_call>", "</tool_call>", [&](std::string_view block) { take_invocations(reply, block, kFunctionTags, tools); });
       break;

@@ -50,6 +50,12 @@ std::optional<DType> dtype_from(std::string_view name) {
   return std::nullopt;
 }
 
+std::string shape_text(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
 float half_to_float(std::uint16_t bits) {
   const std::uint32_t sign = std::uint32_t{bits & 0x8000U} << 16;
   const std::uint32_t exponent = (bits >> 10) & 31U;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace troupe::formats {
@@ -36,6 +37,9 @@ enum class DType : std::uint8_t {
 [[nodiscard]] std::string_view to_string(DType dtype);
 /// The type spelt so, or nothing.
 [[nodiscard]] std::optional<DType> dtype_from(std::string_view name);
+
+/// "[2, 3]".
+[[nodiscard]] std::string shape_text(std::span<const std::int64_t> shape);
 
 [[nodiscard]] float half_to_float(std::uint16_t bits);
 /// Rounds to nearest even; overflow becomes infinity.

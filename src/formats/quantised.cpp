@@ -17,15 +17,8 @@ std::uint8_t byte_at(const TensorView& tensor, std::int64_t i) {
 bool is_byte(DType dtype) { return dtype == DType::kU8 || dtype == DType::kI8; }
 
 Status wrong(const TensorView& tensor, const std::string& wanted) {
-  std::string shape;
-  for (const std::int64_t n : tensor.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(n);
-  return fail(ErrorCode::kInvalidArgument, "the tensor '" + tensor.name + "' is " +
-                                               std::string(to_string(tensor.dtype)) + " [" + shape + "], needed is " +
-                                               wanted);
-}
-
-std::string shape_text(std::int64_t rows, std::int64_t cols) {
-  return "[" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
+  return fail(ErrorCode::kInvalidArgument, "the tensor '" + tensor.name + "' is " + std::string(to_string(tensor.dtype)) + " " +
+                                               shape_text(tensor.shape) + ", needed is " + wanted);
 }
 
 }  // namespace
@@ -57,10 +50,11 @@ Status dequantise_fp8(const TensorView& weight, const TensorView& scale, std::sp
   const std::int64_t cols = weight.shape[1];
   const std::int64_t row_blocks = (weight.shape[0] + kFp8Block - 1) / kFp8Block;
   const std::int64_t col_blocks = (cols + kFp8Block - 1) / kFp8Block;
+  const std::vector<std::int64_t> blocks{row_blocks, col_blocks};
   const bool is_float = scale.dtype == DType::kF32;
   if ((!is_float && scale.dtype != DType::kF8E8M0 && scale.dtype != DType::kU8) ||
-      scale.shape != std::vector<std::int64_t>{row_blocks, col_blocks})
-    return wrong(scale, "F32 or F8_E8M0 " + shape_text(row_blocks, col_blocks) + ", a scale per block of 128 x 128");
+      scale.shape != blocks)
+    return wrong(scale, "F32 or F8_E8M0 " + shape_text(blocks) + ", a scale per block of 128 x 128");
   std::array<float, 256> table{};
   for (int i = 0; i < 256; ++i) table[static_cast<std::size_t>(i)] = e4m3_to_float(static_cast<std::uint8_t>(i));
   for (std::int64_t row = 0; row < weight.shape[0]; ++row)
@@ -81,10 +75,9 @@ Status dequantise_fp4(const TensorView& weight, const TensorView& scale, std::sp
   if (!is_byte(weight.dtype) || weight.shape.size() != 2 ||
       2 * weight.elements() != static_cast<std::int64_t>(out.size()) || 2 * weight.shape[1] % kFp4Group != 0)
     return wrong(weight, "I8 with " + std::to_string(out.size() / 2) + " bytes, two numbers each");
-  const std::int64_t groups = 2 * weight.shape[1] / kFp4Group;
-  if ((scale.dtype != DType::kF8E8M0 && scale.dtype != DType::kU8) ||
-      scale.shape != std::vector<std::int64_t>{weight.shape[0], groups})
-    return wrong(scale, "F8_E8M0 " + shape_text(weight.shape[0], groups) + ", a scale per 32 columns");
+  const std::vector<std::int64_t> groups{weight.shape[0], 2 * weight.shape[1] / kFp4Group};
+  if ((scale.dtype != DType::kF8E8M0 && scale.dtype != DType::kU8) || scale.shape != groups)
+    return wrong(scale, "F8_E8M0 " + shape_text(groups) + ", a scale per 32 columns");
   for (std::int64_t i = 0; i < weight.elements(); ++i) {
     const std::uint8_t pair = byte_at(weight, i);
     const float factor = e8m0_to_float(byte_at(scale, 2 * i / kFp4Group));

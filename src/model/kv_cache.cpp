@@ -54,8 +54,7 @@ CacheShape cache_of(const AttentionSpec& a) {
       return shape;
     case AttentionKind::kDeltaNet: {
       const DeltaSpec& d = a.delta;
-      const std::int64_t channels = 2 * d.key_heads * d.key_dim + d.value_heads * d.value_dim;
-      shape.state_floats = (d.taps - 1) * channels + d.value_heads * d.key_dim * d.value_dim;
+      shape.state_floats = (d.taps - 1) * d.channels() + d.value_heads * d.key_dim * d.value_dim;
       return shape;
     }
     case AttentionKind::kCompressed:

@@ -20,6 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+using formats::shape_text;
+
 Result<nlohmann::json> read_json(const fs::path& path) {
   TROUPE_TRY(const std::string text, read_file(path, std::uint64_t{64} << 20));
   auto json = parse_json(text, path.string());

@@ -48,25 +48,14 @@ at::Tensor attend_rows(const Context& context, const at::Tensor& q, const at::Te
                                  end / shape.ratio - token / shape.ratio});
     }
     kernels::ListedSegment& one = list[i];
-    one.q = q.data_ptr<float>() + s.begin * q.size(1);
-    one.out = out.data_ptr<float>() + s.begin * out.size(1);
-    one.rows = s.end - s.begin;
-    one.q_stride = q.size(1);
-    one.out_stride = out.size(1);
-    one.before = s.cached;
+    one = tensor::listed_segment(q, out, s.begin, s.end, s.cached, entries);
     one.tokens = tokens[i].data();
     one.token_spans = static_cast<std::int64_t>(tokens[i].size());
     if (entries.chosen_max == 0) continue;
     one.entries = compressed[i].data();
     one.entry_spans = static_cast<std::int64_t>(compressed[i].size());
-    one.chosen = entries.chosen->data() + s.begin * entries.chosen_max;
-    one.chosen_max = entries.chosen_max;
   }
-  const kernels::ListedShape how{layout.heads,        layout.kv_heads,
-                                 layout.key_dim,      layout.value_dim,
-                                 layout.value_offset, static_cast<float>(layout.scale),
-                                 layout.window,       sinks.defined() ? sinks.data_ptr<float>() : nullptr};
-  kernels::listed_attention(how, list.data(), static_cast<std::int64_t>(list.size()));
+  kernels::listed_attention(tensor::listed_shape(layout, sinks), list.data(), static_cast<std::int64_t>(list.size()));
   return out;
 }
 

@@ -99,12 +99,11 @@ void add_latent(TableBuilder& table, const AttentionSpec& a, std::int64_t width)
 void add_delta(TableBuilder& table, const AttentionSpec& a, std::int64_t width) {
   const DeltaSpec& d = a.delta;
   const std::int64_t values = d.value_heads * d.value_dim;
-  const std::int64_t channels = 2 * d.key_heads * d.key_dim + values;
-  table.add(Role::kDeltaQkv, {channels, width});
+  table.add(Role::kDeltaQkv, {d.channels(), width});
   table.add(Role::kDeltaZ, {values, width});
   table.add(Role::kDeltaBeta, {d.value_heads, width});
   table.add(Role::kDeltaDecay, {d.value_heads, width});
-  table.add(Role::kDeltaConv, {channels, 1, d.taps});
+  table.add(Role::kDeltaConv, {d.channels(), 1, d.taps});
   table.add(Role::kDeltaDecayLog, {d.value_heads}).start = Start::kLogUniform;
   table.constant(Role::kDeltaTimeBias, {d.value_heads}, 1);
   table.norm(Role::kDeltaNorm, d.value_dim, {});

@@ -74,6 +74,7 @@ struct LatentSpec {
 struct DeltaSpec {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   std::int64_t taps = 0;  ///< Of the convolution.
+  [[nodiscard]] std::int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
 };
 
 /// kCompressed. Source: research/models.md 7.4.

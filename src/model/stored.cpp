@@ -12,6 +12,7 @@ namespace troupe::model {
 namespace {
 
 using formats::DType;
+using formats::shape_text;
 using formats::TensorView;
 
 /// The tensors that make up one stored tensor.
@@ -141,12 +142,6 @@ Status read_one(const Found& found, std::span<float> values) {
 }
 
 }  // namespace
-
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 Status refuse_infinite(std::span<const float> values, const std::string& name, const std::string& where) {
   if (kernels::all_finite(values.data(), static_cast<std::int64_t>(values.size()))) return {};

@@ -25,7 +25,6 @@ namespace troupe::model {
 /// What files keep in float32 whatever the other weights are stored as.
 [[nodiscard]] bool stays_float32(Role role);
 
-[[nodiscard]] std::string shape_text(std::span<const std::int64_t> shape);
 [[nodiscard]] Status refuse_infinite(std::span<const float> values, const std::string& name, const std::string& where);
 
 }  // namespace troupe::model

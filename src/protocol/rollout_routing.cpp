@@ -16,10 +16,9 @@ std::string rollout::to_string(const SampleName& name) {
 // highest index; what it has it finishes.
 void RolloutDirector::choose_spares() {
   if (!serve_with_) return;
-  const auto fit = [](const PoolWorker& worker) { return worker.state == WorkerState::kServing && !worker.suspect && !worker.unfit; };
   std::vector<PoolWorker*> serving, spares;
   for (auto& [id, worker] : pool_.all()) {
-    if (!fit(worker)) continue;
+    if (!WorkerPool::fit(worker)) continue;
     if (!worker.spare) serving.push_back(&worker);
     else if (worker.holds == served_) spares.push_back(&worker);
   }

@@ -31,8 +31,12 @@ const PoolWorker* WorkerPool::find(WorkerId id) const {
   return it == workers_.end() ? nullptr : &it->second;
 }
 
+bool WorkerPool::fit(const PoolWorker& worker) {
+  return worker.state == WorkerState::kServing && !worker.suspect && !worker.unfit;
+}
+
 bool WorkerPool::routable(const PoolWorker& worker, std::optional<PolicyVersion> served) {
-  return worker.state == WorkerState::kServing && !worker.suspect && !worker.unfit && !worker.spare && served && worker.holds == served;
+  return fit(worker) && !worker.spare && served && worker.holds == served;
 }
 
 PoolWorker* WorkerPool::pick(std::optional<PolicyVersion> served, std::uint32_t samples, std::uint32_t samples_max,

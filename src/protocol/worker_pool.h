@@ -44,6 +44,8 @@ class WorkerPool {
   [[nodiscard]] PoolWorker* find(WorkerId id);
   [[nodiscard]] const PoolWorker* find(WorkerId id) const;
 
+  /// It can be given work at all; that it waits as a spare or for weights aside.
+  [[nodiscard]] static bool fit(const PoolWorker& worker);
   [[nodiscard]] static bool routable(const PoolWorker& worker, std::optional<PolicyVersion> served);
   /// The routable worker with the smallest load that has room for `samples`; `avoid` only when there is no other.
   /// A worker without any load takes a group that is larger than the limit.

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "tensor/linear.h"
 #include "tensor/recorded.h"
 
 namespace troupe::tensor {
@@ -26,12 +27,6 @@ at::Tensor down_rows(const ExpertWeights& w, const at::Tensor& down) {
 }
 at::Tensor bias_rows(const ExpertWeights& w, const at::Tensor& bias) {
   return w.layout == ExpertLayout::kRows ? bias : halves(bias, 1);
-}
-
-at::Tensor times(const at::Tensor& x, const kernels::PackedMatrix& w) {
-  at::Tensor y = at::empty({x.size(0), w.rows()}, x.options());
-  kernels::matmul(x.data_ptr<float>(), x.size(0), w, y.data_ptr<float>());
-  return y;
 }
 
 /// The (row, slot) pairs of every expert, rows ascending: pair = row * chosen + slot.
@@ -65,9 +60,9 @@ at::Tensor expert_rows(const at::Tensor& x, std::span<const std::int32_t> choice
   for (std::size_t e = 0; e < pairs.size(); ++e) {
     if (pairs[e].empty()) continue;
     const auto expert = static_cast<std::int64_t>(e);
-    at::Tensor h = times(x.index_select(0, index_tensor(pairs[e], chosen)), up[e]);
+    at::Tensor h = multiply(x.index_select(0, index_tensor(pairs[e], chosen)), up[e], true);
     if (up_bias.defined()) h.add_(up_bias[expert]);
-    at::Tensor y = times(gated_unit(h, w.unit), down[e]);
+    at::Tensor y = multiply(gated_unit(h, w.unit), down[e], true);
     if (w.down_bias.defined()) y.add_(w.down_bias[expert]);
     if (w.norm.defined()) y = weighted_norm(y, w.norm, w.norm_eps);
     out.index_copy_(0, index_tensor(pairs[e]), y);

@@ -18,15 +18,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 constexpr std::size_t kWeightsMax = 3;
 
-at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w, bool recorded) {
-  TROUPE_CHECK(x.dim() == 2 && x.size(1) == w.cols(), "the input of a linear layer must be as wide as its weight");
-  const at::Tensor rows = x.contiguous();
-  at::Tensor y =
-      recorded ? at::empty({rows.size(0), w.rows()}, rows.options()) : unrecorded_rows(rows.size(0), w.rows());
-  kernels::matmul(rows.data_ptr<float>(), rows.size(0), w, y.data_ptr<float>());
-  return y;
-}
-
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w0,
                             const std::optional<at::Tensor>& w1, const std::optional<at::Tensor>& w2,
@@ -57,6 +48,15 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 };
 
 }  // namespace
+
+at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w, bool recorded) {
+  TROUPE_CHECK(x.dim() == 2 && x.size(1) == w.cols(), "the input of a linear layer must be as wide as its weight");
+  const at::Tensor rows = x.contiguous();
+  at::Tensor y =
+      recorded ? at::empty({rows.size(0), w.rows()}, rows.options()) : unrecorded_rows(rows.size(0), w.rows());
+  kernels::matmul(rows.data_ptr<float>(), rows.size(0), w, y.data_ptr<float>());
+  return y;
+}
 
 const kernels::PackedMatrix& PackedWeights::get(std::span<const at::Tensor> weights) {
   if (fresh_) return matrix_;

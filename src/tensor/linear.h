@@ -25,6 +25,9 @@ class PackedWeights {
   bool fresh_ = false;
 };
 
+/// x W^T, no gradient. `recorded`: the result becomes part of a graph. Shapes: x [T, k], w [n, k].
+[[nodiscard]] at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w, bool recorded);
+
 /// y = x [W_0; W_1; ...]^T. Shapes: x [T, k], at most three weights [n_i, k], y [T, sum n_i].
 /// Differentiable in x and the weights; the backward pass uses LibTorch's matrix product.
 /// Determinism: a row of y depends on its row of x only (kernels::matmul).

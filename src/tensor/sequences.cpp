@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "kernels/delta_net.h"
-#include "kernels/listed_attention.h"
 #include "kernels/streams.h"
 #include "tensor/recorded.h"
 
@@ -47,26 +46,15 @@ at::Tensor attention_values(const at::Tensor& q, const at::Tensor& kv, const at:
     tokens[0] = {kv.data_ptr<float>() + s.prefix_begin * row, row, prefix_rows(s)};
     tokens[1] = {kv.data_ptr<float>() + s.begin * row, row, own_rows(s)};
     kernels::ListedSegment& one = list[i];
-    one.q = q.data_ptr<float>() + s.begin * q.size(1);
-    one.out = out.data_ptr<float>() + s.begin * out.size(1);
-    one.rows = own_rows(s);
-    one.q_stride = q.size(1);
-    one.out_stride = out.size(1);
-    one.before = prefix_rows(s);
+    one = listed_segment(q, out, s.begin, s.end, prefix_rows(s), entries);
     one.tokens = tokens;
     one.token_spans = 2;
     if (entries.chosen_max == 0) continue;
     tokens[2] = {entries.rows.data_ptr<float>() + entries.first[i] * row, row, entries.first[i + 1] - entries.first[i]};
     one.entries = tokens + 2;
     one.entry_spans = 1;
-    one.chosen = entries.chosen->data() + s.begin * entries.chosen_max;
-    one.chosen_max = entries.chosen_max;
   }
-  const kernels::ListedShape shape{layout.heads,        layout.kv_heads,
-                                   layout.key_dim,      layout.value_dim,
-                                   layout.value_offset, static_cast<float>(layout.scale),
-                                   layout.window,       sinks.defined() ? sinks.data_ptr<float>() : nullptr};
-  kernels::listed_attention(shape, list.data(), static_cast<std::int64_t>(list.size()));
+  kernels::listed_attention(listed_shape(layout, sinks), list.data(), static_cast<std::int64_t>(list.size()));
   return out;
 }
 
@@ -275,6 +263,28 @@ at::Tensor pool_formula(std::span<const at::Tensor> in, bool overlap, const Segm
 }
 
 }  // namespace
+
+kernels::ListedShape listed_shape(const ListedLayout& layout, const at::Tensor& sinks) {
+  return {layout.heads,        layout.kv_heads,
+          layout.key_dim,      layout.value_dim,
+          layout.value_offset, static_cast<float>(layout.scale),
+          layout.window,       sinks.defined() ? sinks.data_ptr<float>() : nullptr};
+}
+
+kernels::ListedSegment listed_segment(const at::Tensor& q, const at::Tensor& out, std::int64_t begin, std::int64_t end,
+                                      std::int64_t before, const Entries& entries) {
+  kernels::ListedSegment segment;
+  segment.q = q.data_ptr<float>() + begin * q.size(1);
+  segment.out = out.data_ptr<float>() + begin * out.size(1);
+  segment.rows = end - begin;
+  segment.q_stride = q.size(1);
+  segment.out_stride = out.size(1);
+  segment.before = before;
+  if (entries.chosen_max == 0) return segment;
+  segment.chosen = entries.chosen->data() + begin * entries.chosen_max;
+  segment.chosen_max = entries.chosen_max;
+  return segment;
+}
 
 at::Tensor listed_attention(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& sinks,
                             const ListedLayout& layout, std::span<const RowSegment> segments, const Entries& entries) {

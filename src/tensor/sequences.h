@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/listed_attention.h"
 #include "tensor/attention.h"
 
 namespace troupe::tensor {
@@ -33,6 +34,12 @@ struct Entries {
   std::shared_ptr<std::vector<std::int32_t>> chosen;  ///< [T, chosen_max], counted in the segment; -1 ends a list.
   std::int64_t chosen_max = 0;
 };
+
+/// What kernels::listed_attention is told of all segments. `sinks` may be undefined and must outlive the result.
+[[nodiscard]] kernels::ListedShape listed_shape(const ListedLayout& layout, const at::Tensor& sinks);
+/// And of one, whose rows are [begin, end) of q, out and `entries`: everything but where its tokens and entries lie.
+[[nodiscard]] kernels::ListedSegment listed_segment(const at::Tensor& q, const at::Tensor& out, std::int64_t begin, std::int64_t end,
+                                                    std::int64_t before, const Entries& entries);
 
 /// Shapes: q [T, heads * key_dim], kv [T, row] (kernels::ListedShape says what a row is), sinks [heads] or undefined,
 /// result [T, heads * value_dim].

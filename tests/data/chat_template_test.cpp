@@ -6,7 +6,6 @@
 #include <set>
 #include <thread>
 
-#include "base/file.h"
 #include "data/deepseek_v4_chat.h"
 #include "data/helpers.h"
 
@@ -15,16 +14,6 @@ namespace {
 
 using nlohmann::ordered_json;
 using testing::HasSubstr;
-
-const std::filesystem::path kChat = std::filesystem::path(TROUPE_GOLDEN_DIR) / "data/chat";
-const std::filesystem::path kTemplates = kVocabularies / "templates/trl/chat_templates";
-
-std::string joined(const std::vector<TextPart>& parts, bool inputs_only = false) {
-  std::string text;
-  for (const TextPart& part : parts)
-    if (part.from_input || !inputs_only) text += part.text;
-  return text;
-}
 
 ChatTemplate template_of(std::string_view source) {
   auto parsed = ChatTemplate::parse(source);
@@ -41,10 +30,10 @@ ChatRequest says(const std::string& content) {
 class GoldenTemplate : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    golden = ordered_json::parse(std::ifstream(kChat / (std::string(GetParam()) + ".json")));
-    const auto source = read_file(kTemplates / (std::string(GetParam()) + ".jinja"));
-    ASSERT_TRUE(source) << "scripts/setup.sh --tests brings it";
-    auto parsed = ChatTemplate::parse(*source, {{"bos_token", golden["bos_token"]}});
+    golden = ordered_json::parse(std::ifstream(kChatGoldens / (std::string(GetParam()) + ".json")));
+    const std::string source = release_template(GetParam());
+    ASSERT_FALSE(source.empty()) << "scripts/setup.sh --tests brings it";
+    auto parsed = ChatTemplate::parse(source, {{"bos_token", golden["bos_token"]}});
     ASSERT_TRUE(parsed) << parsed.error().to_string();
     chat.emplace(std::move(*parsed));
   }
@@ -142,7 +131,7 @@ TEST(DeepSeekV4, RendersEveryCaseOfBothEncoders) {
     ASSERT_TRUE(parts) << c["case"] << ": " << parts.error().to_string();
     EXPECT_EQ(joined(*parts), c["rendered"].get<std::string>()) << c["case"] << " " << c["mode"];
   };
-  const ordered_json now = ordered_json::parse(std::ifstream(kChat / "deepseek_v4.json")), april = ordered_json::parse(std::ifstream(kChat / "deepseek_v4_april.json"));
+  const ordered_json now = ordered_json::parse(std::ifstream(kChatGoldens / "deepseek_v4.json")), april = ordered_json::parse(std::ifstream(kChatGoldens / "deepseek_v4_april.json"));
   for (const auto& c : now["cases"]) {
     const ordered_json& body = c["body"];
     ChatRequest request;

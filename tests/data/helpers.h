@@ -12,12 +12,24 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/file.h"
 #include "data/tokenizer.h"
 
 namespace troupe::data {
 
 inline const std::filesystem::path kVocabularies = std::filesystem::path(TROUPE_SOURCE_DIR) / ".deps/vocab";
 inline const std::filesystem::path kGoldens = std::filesystem::path(TROUPE_GOLDEN_DIR) / "data/tokenizers";
+
+inline const std::filesystem::path kChatGoldens = std::filesystem::path(TROUPE_GOLDEN_DIR) / "data/chat";
+/// The chat template of a release, by the name of its goldens; empty when setup --tests has not brought it.
+inline std::string release_template(const std::string& name) {
+  return read_file(kVocabularies / "templates/trl/chat_templates" / (name + ".jinja")).value_or("");
+}
+inline std::string joined(const std::vector<TextPart>& parts) {
+  std::string text;
+  for (const TextPart& part : parts) text += part.text;
+  return text;
+}
 
 /// A folder of its own that goes away with the test.
 class TemporaryFolder {

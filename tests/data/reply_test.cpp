@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include "base/file.h"
 #include "data/chat_template.h"
 #include "data/deepseek_v4_chat.h"
 #include "data/helpers.h"
@@ -16,31 +15,19 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-const std::filesystem::path kChat = std::filesystem::path(TROUPE_GOLDEN_DIR) / "data/chat";
-
 struct Family {
   const char* golden;
   const char* format;
   const char* end; // of a turn
 };
 
-std::string joined(const std::vector<TextPart>& parts) {
-  std::string text;
-  for (const TextPart& part : parts) text += part.text;
-  return text;
-}
-
 class ReplyRoundTrip : public testing::TestWithParam<Family> {
  protected:
   void SetUp() override {
     const std::string name = GetParam().golden;
-    golden = ordered_json::parse(std::ifstream(kChat / (name + ".json")));
-    std::string source(deepseek_v4_template());
-    if (name != "deepseek_v4") {
-      const auto file = read_file(kVocabularies / "templates/trl/chat_templates" / (name + ".jinja"));
-      ASSERT_TRUE(file) << "scripts/setup.sh --tests brings it";
-      source = *file;
-    }
+    golden = ordered_json::parse(std::ifstream(kChatGoldens / (name + ".json")));
+    const std::string source = name == "deepseek_v4" ? std::string(deepseek_v4_template()) : release_template(name);
+    ASSERT_FALSE(source.empty()) << "scripts/setup.sh --tests brings it";
     auto parsed = ChatTemplate::parse(source, {{"bos_token", golden.value("bos_token", "")}});
     ASSERT_TRUE(parsed);
     chat.emplace(std::move(*parsed));

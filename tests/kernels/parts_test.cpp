@@ -45,17 +45,26 @@ TEST(PointwiseKernel, IsRightToAFewUlpOnItsWholeRange) {
   }
 }
 
-TEST(RouterKernel, TiesGoToTheLowerIndexAndGroupsAreKept) {
-  const Floats logits = {1, 3, 3, 2, 3, 0, 3, 3};
-  std::vector<std::int32_t> choices(3);
-  Floats weights(3);
+/// One row of logits, and room for what it is routed to.
+struct OneRow {
+  OneRow(Floats l, std::int64_t chosen) : logits(std::move(l)), choices(static_cast<std::size_t>(chosen)), weights(choices.size()) {
+    rule.logits = logits.data();
+    rule.choices = choices.data();
+    rule.weights = weights.data();
+    rule.rows = 1;
+    rule.experts = static_cast<std::int64_t>(logits.size());
+    rule.chosen = chosen;
+  }
+  OneRow(const OneRow&) = delete;
+  Floats logits;
+  std::vector<std::int32_t> choices;
+  Floats weights;
   Router rule;
-  rule.logits = logits.data();
-  rule.choices = choices.data();
-  rule.weights = weights.data();
-  rule.rows = 1;
-  rule.experts = 8;
-  rule.chosen = 3;
+};
+
+TEST(RouterKernel, TiesGoToTheLowerIndexAndGroupsAreKept) {
+  OneRow row({1, 3, 3, 2, 3, 0, 3, 3}, 3);
+  auto& [logits, choices, weights, rule] = row;
   route(rule);
   EXPECT_EQ(choices, (std::vector<std::int32_t>{1, 2, 4}));
   EXPECT_EQ(weights, Floats(3, 1.0F / 3));
@@ -79,16 +88,8 @@ TEST(RouterKernel, TiesGoToTheLowerIndexAndGroupsAreKept) {
 }
 
 TEST(RouterKernel, ANanIsChosenLast) {
-  const Floats logits = {NAN, 1, 2};
-  std::vector<std::int32_t> choices(2);
-  Floats weights(2);
-  Router rule;
-  rule.logits = logits.data();
-  rule.choices = choices.data();
-  rule.weights = weights.data();
-  rule.rows = 1;
-  rule.experts = 3;
-  rule.chosen = 2;
+  OneRow row({NAN, 1, 2}, 2);
+  auto& [logits, choices, weights, rule] = row;
   rule.score = RouterScore::kSoftmaxOfChosen;
   route(rule);
   EXPECT_EQ(choices, (std::vector<std::int32_t>{2, 1}));

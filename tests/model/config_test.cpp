@@ -23,18 +23,23 @@ std::string refusal(const json& config) {
   return spec ? "accepted" : spec.error().to_string();
 }
 
+/// A configuration as newer files spell it: everything of the rotation under one key.
+json with_rope_parameters(json config) {
+  json parameters = config["rope_scaling"];
+  parameters["rope_theta"] = config["rope_theta"];
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  config["rope_parameters"] = parameters;
+  return config;
+}
+
 TEST(Config, ReadsBothSpellingsOfTheRotaryKeys) {
   const auto yarn = spec_from_config(fixture("qwen3/yarn_untied"), "");
   ASSERT_TRUE(yarn) << yarn.error().to_string();
   EXPECT_EQ(yarn->ropes[0].kind, RopeKind::kYarn);
   EXPECT_EQ(yarn->ropes[0].theta, 1e6);
   EXPECT_NEAR(yarn->ropes[0].attention_factor, 1.138629, 1e-6);
-  json config = fixture("qwen3/yarn_untied");
-  json parameters = config["rope_scaling"];
-  parameters["rope_theta"] = config["rope_theta"];
-  config.erase("rope_scaling");
-  config.erase("rope_theta");
-  config["rope_parameters"] = parameters;
+  json config = with_rope_parameters(fixture("qwen3/yarn_untied"));
   const auto other = spec_from_config(config, "");
   ASSERT_TRUE(other) << other.error().to_string();
   EXPECT_EQ(other->ropes[0], yarn->ropes[0]);
@@ -44,16 +49,10 @@ TEST(Config, ReadsBothSpellingsOfTheRotaryKeys) {
 }
 
 TEST(Config, LatentAttentionsScaleFollowsBothSpellings) {
-  json config = fixture("deepseek_v3/yarn");
-  const auto released = spec_from_config(config, "");
+  const auto released = spec_from_config(fixture("deepseek_v3/yarn"), "");
   ASSERT_TRUE(released) << released.error().to_string();
   EXPECT_NEAR(released->layers[0].attention.scale, 0.21846010421426465, 1e-12);  // golden.json, "softmax_scale"
-  json parameters = config["rope_scaling"];
-  parameters["rope_theta"] = config["rope_theta"];
-  config.erase("rope_scaling");
-  config.erase("rope_theta");
-  config["rope_parameters"] = parameters;
-  const auto other = spec_from_config(config, "");
+  const auto other = spec_from_config(with_rope_parameters(fixture("deepseek_v3/yarn")), "");
   ASSERT_TRUE(other) << other.error().to_string();
   EXPECT_EQ(other->layers[0].attention.scale, released->layers[0].attention.scale);
   EXPECT_EQ(other->ropes, released->ropes);

@@ -59,9 +59,7 @@ TEST_F(SoakTest, TwoHundredKillsLoseNothing) {
     const auto enough = reported + random() % 20;
     (void)wait_until([&] { return steps_reported().size() >= enough; }, 2s);
     struck += strike(random) ? 1 : 0;
-    siginfo_t ended{};
-    ::waitid(P_PID, static_cast<id_t>(run_pid), &ended, WEXITED | WNOHANG | WNOWAIT);
-    ASSERT_EQ(ended.si_pid, 0) << "the run is over after " << struck << " kills (seed " << seed << ")\n" << read_file(folder / "run.err").value_or("");
+    ASSERT_FALSE(ended()) << "the run is over after " << struck << " kills (seed " << seed << ")\n" << read_file(folder / "run.err").value_or("");
   }
   const auto at_last_kill = steps_reported().back();
   ASSERT_EQ(finish(), 0) << "seed " << seed;

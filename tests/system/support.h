@@ -139,12 +139,15 @@ class RunTest : public testing::Test {
     run_pid = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  bool ended() const { // the run's process; `finish` still says how
+    siginfo_t info{};
+    return run_pid > 0 && ::waitid(P_PID, static_cast<id_t>(run_pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == run_pid;
+  }
   bool wait_until(const std::function<bool()>& condition, std::chrono::seconds limit = 90s) const {
     const auto until = std::chrono::steady_clock::now() + limit;
     while (std::chrono::steady_clock::now() < until) {
       if (condition()) return true;
-      if (siginfo_t ended{}; run_pid > 0 && ::waitid(P_PID, static_cast<id_t>(run_pid), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == run_pid)
-        return condition(); // nothing more will change
+      if (ended()) return condition(); // nothing more will change
       std::this_thread::sleep_for(100ms);
     }
     return false;
