@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/gemm.h"
 #include "model/spec.h"
 
 namespace troupe::actors {
@@ -16,6 +17,7 @@ struct PolicyOptions {
   std::uint64_t seed = 0;       ///< Of fresh weights.
   std::string tokenizer_folder; ///< With tokenizer.json; the supervisor writes it before anything starts.
   std::string format = "chatml";
+  kernels::Precision precision = kernels::Precision::kFloat32; ///< Of the operands of matrix products.
 };
 
 } // namespace troupe::actors

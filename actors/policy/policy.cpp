@@ -27,6 +27,7 @@ Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
   TROUPE_TRY(auto tokenizer, data::Tokenizer::load(options.tokenizer_folder));
   TROUPE_TRY(auto format, data::PromptFormat::create(options.format, tokenizer));
   TROUPE_TRY(auto model, model_of(options, tokenizer, format, weights));
+  model.set_precision(options.precision);
   TROUPE_TRY_STATUS(model::check_vocabulary(model.spec(), tokenizer.vocab_size(), options.tokenizer_folder));
   return Policy{std::move(tokenizer), std::move(format), std::move(model)};
 }

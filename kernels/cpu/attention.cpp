@@ -40,7 +40,7 @@ void pack_keys(const KernelTable& isa, const float* k, std::int64_t stride, std:
     const float* rows[kLanes];
     const std::int64_t n = std::min(kLanes, count - begin);
     for (std::int64_t j = 0; j < n; ++j) rows[j] = k + (begin + j) * stride;
-    isa.pack_panel(rows, n, head_dim, panels);
+    isa.products[0].pack_panel(rows, n, head_dim, panels);
   }
 }
 

@@ -18,18 +18,52 @@ constexpr std::int64_t kBlockFloats = 96 << 10;          // rows of x packed at 
 
 std::int64_t panels_of(std::int64_t n) { return (n + kLanes - 1) / kLanes; }
 
+const ProductTable& product(Precision precision) { return table().products[static_cast<std::size_t>(precision)]; }
+
 /// Packs n rows of k floats; row(i) is where row i begins.
 template <class Row>
-void pack_rows(std::int64_t n, std::int64_t k, float* panels, const Row& row) {
-  const KernelTable& isa = table();
+void pack_rows(std::int64_t n, std::int64_t k, Precision precision, float* panels, const Row& row) {
+  const ProductTable& isa = product(precision);
+  const std::int64_t floats = panel_floats(k, precision);
   run_ranges(panels_of(n), 1, threads_for(8.0 * static_cast<double>(n * k)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t panel = begin; panel < end; ++panel) {
       const float* rows[kLanes];
       const std::int64_t count = std::min(kLanes, n - panel * kLanes);
       for (std::int64_t j = 0; j < count; ++j) rows[j] = row(panel * kLanes + j);
-      isa.pack_panel(rows, count, k, panels + panel * kLanes * k);
+      isa.pack_panel(rows, count, k, panels + panel * floats);
     }
   });
+}
+
+/// Packs n columns of k rows: the k's, one by one, lie at row(i)[0..n). Blocks of rows are the outer loop, so that what
+/// is read at a time lies together.
+template <class Row>
+void pack_columns(std::int64_t n, std::int64_t k, Precision precision, float* panels, const Row& row) {
+  const ProductTable& isa = product(precision);
+  const std::int64_t floats = panel_floats(k, precision);
+  const std::int64_t block_floats = panel_floats(kPairBlock, precision);
+  run_ranges(panels_of(n), 2, threads_for(8.0 * static_cast<double>(n * k)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t first = 0; first < k; first += kPairBlock) {
+      const float* rows[kPairBlock];
+      const std::int64_t count = std::min(kPairBlock, k - first);
+      for (std::int64_t i = 0; i < count; ++i) rows[i] = row(first + i);
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        isa.pack_columns(rows, count, panel * kLanes, std::min(kLanes, n - panel * kLanes),
+                         panels + panel * floats + first / kPairBlock * block_floats);
+      }
+    }
+  });
+}
+
+std::int64_t rows_of(const PackedMatrix::Part* parts, std::int64_t count) {
+  std::int64_t n = 0;
+  for (std::int64_t i = 0; i < count; ++i) n += parts[i].n;
+  return n;
+}
+
+const float* stacked_row(const PackedMatrix::Part* part, std::int64_t i, std::int64_t k) {
+  for (; i >= part->n; ++part) i -= part->n;
+  return part->w + i * k;
 }
 
 }  // namespace
@@ -37,12 +71,14 @@ void pack_rows(std::int64_t n, std::int64_t k, float* panels, const Row& row) {
 void PackedMatrix::Free::operator()(float* p) const { std::free(p); }
 
 std::size_t PackedMatrix::bytes() const {
-  return static_cast<std::size_t>(panels_of(n_) * kLanes * k_) * sizeof(float);
+  return static_cast<std::size_t>(panels_of(n_) * panel_floats(k_, precision_)) * sizeof(float);
 }
 
-void PackedMatrix::resize(std::int64_t n, std::int64_t k) {
+void PackedMatrix::resize(std::int64_t n, std::int64_t k, Precision precision) {
+  TROUPE_CHECK(n > 0 && k > 0, "PackedMatrix: sizes must be positive");
   n_ = n;
   k_ = k;
+  precision_ = precision;
   const std::size_t needed = bytes();
   if (needed <= capacity_) return;
   const std::size_t alignment = needed >= kHugePage ? kHugePage : 64;
@@ -54,35 +90,46 @@ void PackedMatrix::resize(std::int64_t n, std::int64_t k) {
   capacity_ = size;
 }
 
-void PackedMatrix::pack(const float* w, std::int64_t n, std::int64_t k, std::int64_t ldw) {
-  TROUPE_CHECK(n > 0 && k > 0 && (ldw == 0 || ldw >= k), "PackedMatrix: sizes must be positive and rows apart");
-  resize(n, k);
+void PackedMatrix::pack(const float* w, std::int64_t n, std::int64_t k, std::int64_t ldw, Precision precision) {
+  TROUPE_CHECK(ldw == 0 || ldw >= k, "PackedMatrix: rows must lie apart");
+  resize(n, k, precision);
   const std::int64_t stride = ldw == 0 ? k : ldw;
-  pack_rows(n, k, panels_.get(), [&](std::int64_t i) { return w + i * stride; });
+  pack_rows(n, k, precision, panels_.get(), [&](std::int64_t i) { return w + i * stride; });
 }
 
-void PackedMatrix::pack(const Part* parts, std::int64_t count, std::int64_t k) {
-  std::int64_t n = 0;
-  for (std::int64_t i = 0; i < count; ++i) n += parts[i].n;
-  TROUPE_CHECK(n > 0 && k > 0, "PackedMatrix: sizes must be positive");
-  resize(n, k);
-  pack_rows(n, k, panels_.get(), [&](std::int64_t i) {
-    const Part* part = parts;
-    for (; i >= part->n; ++part) i -= part->n;
-    return part->w + i * k;
-  });
+void PackedMatrix::pack(const Part* parts, std::int64_t count, std::int64_t k, Precision precision) {
+  const std::int64_t n = rows_of(parts, count);
+  resize(n, k, precision);
+  pack_rows(n, k, precision, panels_.get(), [&](std::int64_t i) { return stacked_row(parts, i, k); });
 }
 
-void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std::int64_t ldy, std::int64_t ldx) {
+void PackedMatrix::pack_transposed(const Part* parts, std::int64_t count, std::int64_t k, Precision precision) {
+  const std::int64_t n = rows_of(parts, count);
+  resize(k, n, precision);
+  pack_columns(k, n, precision, panels_.get(), [&](std::int64_t i) { return stacked_row(parts, i, k); });
+}
+
+std::int64_t chain_begin(std::int64_t k, Precision precision, int q, int chains) {
+  if (precision == Precision::kFloat32) return k * q / chains;
+  const std::int64_t blocks = (k + kPairBlock - 1) / kPairBlock;
+  return std::min(k, blocks * q / chains * kPairBlock);
+}
+
+void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std::int64_t ldy, std::int64_t ldx,
+            int chains) {
   TROUPE_CHECK(!w.empty(), "matmul: the weights are not packed");
+  TROUPE_CHECK(chains == 1 || chains == 2 || chains == 4, "matmul: 1, 2 or 4 chains");
   const std::int64_t n = w.rows();
   const std::int64_t k = w.cols();
   if (m == 0) return;
-  const KernelTable& isa = table();
-  MatmulPart whole{x, m, ldx == 0 ? k : ldx, w.data(), n, k, 0, panels_of(n), y, ldy == 0 ? n : ldy, nullptr, 0};
+  const ProductTable& isa = product(w.precision());
+  MatmulPart whole{x, m, ldx == 0 ? k : ldx, w.data(), n, k, {}, 0, panels_of(n), y, ldy == 0 ? n : ldy, nullptr, 0};
+  for (int q = 0; q <= kChains; ++q)
+    whole.bounds[q] = q < chains ? chain_begin(k, w.precision(), q, chains) : k;  // those that lack are empty
   whole.block_rows = std::max(isa.tile_rows, kBlockFloats / k / isa.tile_rows * isa.tile_rows);
-  auto run = [&isa](MatmulPart part) {
-    if (part.m > 1) part.scratch = scratch(Scratch::kRows, std::min(part.block_rows, part.m) * part.k);
+  auto run = [&](MatmulPart part) {
+    const std::int64_t rows = std::min(part.block_rows, part.m) + kLanes;  // tiles may be filled up
+    part.scratch = scratch(Scratch::kRows, rows * padded(part.k));
     isa.matmul(part);
   };
   const int threads = threads_for(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
@@ -103,6 +150,30 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
     part.panel_end = end;
     run(part);
   });
+}
+
+void weight_gradient(const WeightGradient& args) {
+  const std::int64_t ldy = args.ldy == 0 ? args.n : args.ldy;
+  const std::int64_t ldx = args.ldx == 0 ? args.k : args.ldx;
+  if (args.m == 0 && !args.add) std::fill_n(args.dw, args.n * args.k, 0.0f);
+  const ProductTable& isa = product(args.precision);
+  for (std::int64_t first = 0; first < args.m; first += kGradientRows) {
+    const std::int64_t rows = std::min(kGradientRows, args.m - first);
+    const float* x = args.x + first * ldx;
+    float* panels = scratch(Scratch::kPanels, panels_of(args.k) * panel_floats(rows, args.precision));
+    pack_columns(args.k, rows, args.precision, panels, [&](std::int64_t i) { return x + i * ldx; });
+    const GradientPart whole{args.dy + first * ldy, ldy,     rows,   panels,
+                             args.k,                0,       args.n, args.dw,
+                             args.add || first > 0, nullptr};
+    const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(args.n * args.k);
+    run_ranges(args.n, isa.tile_rows, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
+      GradientPart part = whole;
+      part.begin = begin;
+      part.end = end;
+      part.scratch = scratch(Scratch::kRows, 2 * kLanes * padded(rows));
+      isa.gradient(part);
+    });
+  }
 }
 
 }  // namespace troupe::kernels

@@ -50,7 +50,7 @@ void run_ranges(std::int64_t n, std::int64_t grain, int threads, F&& body) {
 }
 
 /// What a thread keeps between calls. Two slots that are in use at the same time have different names.
-enum class Scratch { kRows, kTask, kShared, kCount };
+enum class Scratch { kRows, kTask, kShared, kPanels, kCount };
 
 /// At least `floats` floats, 64-byte aligned, of the calling thread; valid until its next call for the same slot.
 /// Contents are unspecified.
