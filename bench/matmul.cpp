@@ -16,7 +16,7 @@ namespace {
 namespace k = kernels;
 using Call = std::function<void()>;
 
-constexpr double kSample = 0.05;  // seconds that one sample takes at least
+constexpr double kSample = 0.02;  // seconds that one sample takes at least
 
 struct Shape {
   std::int64_t m, n, k;
@@ -39,7 +39,7 @@ double seconds_of(const Call& call) {
 
 class Bench {
  public:
-  explicit Bench(Context& context) : context_(context), repeats_(context.repeats(5)) {}
+  explicit Bench(Context& context) : context_(context), repeats_(context.repeats(9)) {}
 
   /// Rates of both, measured in turn.
   void compare(const std::string& name, k::Precision precision, const std::string& shape, double work,

@@ -34,7 +34,7 @@ bool runs(Isa isa) {
                       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
   if (isa == Isa::kAvx512) return avx512;
   if (isa == Isa::kAvx512Bf16) return avx512 && __builtin_cpu_supports("avx512bf16") != 0;
-  return avx512 && has_amx() && may_use_amx();
+  return avx512 && __builtin_cpu_supports("avx512bf16") != 0 && has_amx() && may_use_amx();
 }
 
 const KernelTable& table_of(Isa isa) {

@@ -170,7 +170,7 @@ void weight_gradient(const WeightGradient& args) {
       GradientPart part = whole;
       part.begin = begin;
       part.end = end;
-      part.scratch = scratch(Scratch::kRows, 2 * kLanes * padded(rows));
+      part.scratch = scratch(Scratch::kRows, kGradientColumns * padded(rows));
       isa.gradient(part);
     });
   }

@@ -105,11 +105,12 @@ struct AmxTarget {
 /// m rows, packed as tiles of `rows`, times panels [begin, end) of `blocks` blocks; configured for `rows`.
 TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t rows, const float* panels,
                                 std::int64_t blocks, std::int64_t begin, std::int64_t end, const AmxTarget& target) {
-  alignas(64) float sums[kChains * 4 * 256];
+  alignas(64) float sums[2][kChains * 4 * 256];  // a tile is finished while the next one is computed
   const float* packed = pairs.a;
   const std::int64_t tiles = (m + rows - 1) / rows;
-  pairs.sums = sums;
   AmxTile tile{pairs, rows, blocks * rows * 16, nullptr};
+  Finish before{};
+  int turn = 0;
   for (std::int64_t panel = begin; panel < end;) {
     const std::int64_t left = end - panel;
     const std::int64_t width = tiles == 1 && left >= 4 ? 4 : (left >= 2 ? 2 : 1);
@@ -123,13 +124,16 @@ TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t row
       tile.pairs.a = packed + t * tile.tile_floats;
       tile.pairs.chain_floats = count * rows * 16 * width;
       tile.ahead = asks ? panels + ahead * blocks * 256 : nullptr;
+      tile.pairs.sums = sums[turn ^= 1];
       pick_amx_tile(count, width)(tile);
+      finish(before, target.add);
       const std::int64_t valid = m - t * rows < count * rows ? m - t * rows : count * rows;
-      finish_tile(tile.pairs, valid, width, target.y + t * rows * target.ldy + panel * 16, target.ldy,
-                  target.cols - panel * 16, target.add);
+      before = {tile.pairs.sums, tile.pairs.chain_floats, pairs.chains, valid, width,
+                target.y + t * rows * target.ldy + panel * 16, target.ldy, target.cols - panel * 16};
     }
     panel += width;
   }
+  finish(before, target.add);
 }
 
 void matmul_part_amx(const MatmulPart& part) {
@@ -156,28 +160,27 @@ void matmul_part_amx(const MatmulPart& part) {
   release();
 }
 
-/// Columns [0, n) of dy, n <= 16, as a tile of 16 rows.
-TROUPE_INLINE void pack_amx_columns(const float* dy, std::int64_t ldy, std::int64_t rows, std::int64_t n,
+/// 32 rows of n columns of dy, n <= 16: a block of a tile of 16 rows.
+TROUPE_INLINE void pack_amx_columns(const GradientPart& part, std::int64_t block, std::int64_t begin, std::int64_t n,
                                     float* packed) {
   const Mask m = first(n);
-  const auto row = [&](std::int64_t t) { return t < rows ? rounded(load(dy + t * ldy, m)) : zero(); };
-  for (std::int64_t t = 0; t < rows; t += 32, packed += 256) {
-    Vec v[16];
-    for (int r = 0; r < 16; ++r) v[r] = join(row(t + 2 * r), row(t + 2 * r + 1));
-    transpose(v);
-    for (int r = 0; r < 16; ++r) store(packed + 16 * r, v[r]);
-  }
+  const float* dy = part.dy + begin;
+  const auto row = [&](std::int64_t t) { return t < part.rows ? load(dy + t * part.ldy, m) : zero(); };
+  Vec v[16];
+  for (int r = 0; r < 16; ++r) v[r] = join(row(block * 32 + 2 * r), row(block * 32 + 2 * r + 1));
+  transpose(v);
+  for (int r = 0; r < 16; ++r) store(packed + 16 * r, v[r]);
 }
 
 void gradient_part_amx(const GradientPart& part) {
   const std::int64_t blocks = padded(part.rows) / 32;
   const std::int64_t chain[] = {0, blocks};
   configure(16);
-  for (std::int64_t begin = part.begin; begin < part.end; begin += 32) {
-    const std::int64_t n = part.end - begin < 32 ? part.end - begin : 32;
-    for (std::int64_t i = 0; i < n; i += 16) {
-      pack_amx_columns(part.dy + begin + i, part.ldy, part.rows, n - i < 16 ? n - i : 16,
-                       part.scratch + i * blocks * 16);
+  for (std::int64_t begin = part.begin; begin < part.end; begin += kGradientColumns) {
+    const std::int64_t n = part.end - begin < kGradientColumns ? part.end - begin : kGradientColumns;
+    for (std::int64_t block = 0; block < blocks; ++block) {  // rows of dy lie pages apart
+      for (std::int64_t i = 0; i < n; i += 16)
+        pack_amx_columns(part, block, begin + i, n - i < 16 ? n - i : 16, part.scratch + (i * blocks + 16 * block) * 16);
     }
     multiply_amx({part.scratch, nullptr, chain, 1, nullptr, 0}, n, 16, part.panels, blocks, 0, (part.k + 15) / 16,
                  {part.dw + begin * part.k, part.k, part.k, part.add});

@@ -6,9 +6,9 @@
 
 /// Numbers [begin, begin + 32) of a row of k, rounded, as 16 pairs; 0 behind the row's end.
 TROUPE_INLINE Vec row_pairs(const float* row, std::int64_t begin, std::int64_t k) {
-  if (begin + 32 <= k) return narrow(rounded(load(row + begin)), rounded(load(row + begin + 16)));
+  if (begin + 32 <= k) return narrow(load(row + begin), load(row + begin + 16));
   const std::int64_t left = k - begin;
-  return narrow(rounded(load(row + begin, first(left))), rounded(load(row + begin + 16, first(left > 16 ? left - 16 : 0))));
+  return narrow(load(row + begin, first(left)), load(row + begin + 16, first(left > 16 ? left - 16 : 0)));
 }
 
 void pack_panel_bf16(const float* const* rows, std::int64_t count, std::int64_t k, float* panel) {
@@ -25,8 +25,8 @@ void pack_panel_bf16(const float* const* rows, std::int64_t count, std::int64_t 
 void pack_columns_bf16(const float* const* rows, std::int64_t count, std::int64_t column, std::int64_t cols, float* to) {
   const Mask m = first(cols);
   for (std::int64_t r = 0; r < 16; ++r) {
-    const Vec even = 2 * r < count ? rounded(load(rows[2 * r] + column, m)) : zero();
-    const Vec odd = 2 * r + 1 < count ? rounded(load(rows[2 * r + 1] + column, m)) : zero();
+    const Vec even = 2 * r < count ? load(rows[2 * r] + column, m) : zero();
+    const Vec odd = 2 * r + 1 < count ? load(rows[2 * r + 1] + column, m) : zero();
     store(to + 16 * r, join(even, odd));
   }
 }
@@ -41,29 +41,49 @@ struct PairTile {
   std::int64_t chain_floats;  ///< these apart.
 };
 
-/// y = (0 + 1) + (2 + 3), or with one chain y (+)= 0. Subnormal sums stay what they are.
-__attribute__((noinline)) void finish_tile(const PairTile& t, std::int64_t rows, std::int64_t vectors, float* y,
-                                           std::int64_t ldy, std::int64_t cols, bool add_to_y) {
-  const std::int64_t row = 16 * vectors;
-  const std::int64_t chain = t.chain_floats;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const float* s = t.sums + i * row;
-    for (std::int64_t j = 0; j < row && j < cols; j += 16) {
-      Vec sum = load(s + j);
-      if (t.chains == kChains)
-        sum = add(add(sum, load(s + j + chain)), add(load(s + j + 2 * chain), load(s + j + 3 * chain)));
-      float* to = y + i * ldy + j;
-      if (cols - j >= 16) {
-        store(to, add_to_y ? add(load(to), sum) : sum);
-      } else {
-        const Mask m = first(cols - j);
-        store(to, add_to_y ? add(load(to, m), sum) : sum, m);
+/// The end of a tile: where its sums are and where they go.
+struct Finish {
+  const float* sums;
+  std::int64_t chain_floats, chains;
+  std::int64_t rows, vectors;  ///< rows = 0: nothing to do.
+  float* y;
+  std::int64_t ldy, cols;
+};
+
+template <bool kTree, bool kAdd>
+TROUPE_INLINE void finish_as(const Finish& f) {
+  const std::int64_t row = 16 * f.vectors;
+  const auto end_of = [&](const float* s) __attribute__((always_inline)) {
+    const Vec sum = load(s);
+    if constexpr (!kTree) return sum;
+    return add(add(sum, load(s + f.chain_floats)), add(load(s + 2 * f.chain_floats), load(s + 3 * f.chain_floats)));
+  };
+  for (std::int64_t j = 0; j < row && j < f.cols; j += 16) {
+    const float* s = f.sums + j;
+    float* to = f.y + j;
+    if (f.cols - j >= 16) {
+      for (std::int64_t i = 0; i < f.rows; ++i, s += row, to += f.ldy) {
+        const Vec sum = end_of(s);
+        store(to, kAdd ? add(load(to), sum) : sum);
+      }
+    } else {
+      const Mask m = first(f.cols - j);
+      for (std::int64_t i = 0; i < f.rows; ++i, s += row, to += f.ldy) {
+        const Vec sum = end_of(s);
+        store(to, kAdd ? add(load(to, m), sum) : sum, m);
       }
     }
   }
 }
 
-/// -0 for a chain without blocks.
+/// y = (0 + 1) + (2 + 3), or with one chain y (+)= 0. Subnormal sums stay what they are.
+__attribute__((noinline)) void finish(const Finish& f, bool add_to_y) {
+  if (f.rows == 0) return;
+  if (f.chains == kChains) return finish_as<true, false>(f);
+  return add_to_y ? finish_as<false, true>(f) : finish_as<false, false>(f);
+}
+
+/// What a chain begins with; -0 for one without blocks.
 TROUPE_INLINE void fill_sums(float* sums, std::int64_t floats, float value) {
   for (std::int64_t i = 0; i < floats; i += 16) store(sums + i, set(value));
 }

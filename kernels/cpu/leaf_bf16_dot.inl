@@ -41,7 +41,7 @@ TROUPE_INLINE void pack_pair_rows(const float* x, std::int64_t ldx, std::int64_t
 TROUPE_INLINE void pack_pair_columns(const float* dy, std::int64_t ldy, std::int64_t rows, std::int64_t n,
                                      float* packed) {
   const Mask m = first(n);
-  const auto row = [&](std::int64_t t) { return t < rows ? rounded(load(dy + t * ldy, m)) : zero(); };
+  const auto row = [&](std::int64_t t) { return t < rows ? load(dy + t * ldy, m) : zero(); };
   for (std::int64_t t = 0; t < padded(rows); t += 4, packed += 2 * n) {
     store(packed, join(row(t + 2), row(t)), m);
     store(packed + n, join(row(t + 3), row(t + 1)), m);

@@ -74,8 +74,9 @@ TROUPE_INLINE void multiply_pairs(PairTile tile, std::int64_t m, std::int64_t ti
         const Flushing flushing;
         run(tile);
       }
-      finish_tile(tile, rows, width, target.y + row * target.ldy + panel * 16, target.ldy, target.cols - panel * 16,
-                  target.add);
+      finish({sums, tile.chain_floats, tile.chains, rows, width, target.y + row * target.ldy + panel * 16, target.ldy,
+              target.cols - panel * 16},
+             target.add);
       tile.a += rows * blocks * kPairFloats;
     }
     panel += width;

@@ -48,28 +48,40 @@ void matmul_part(const MatmulPart& part) {
   }
 }
 
-/// Columns [begin, begin + n) of dy as one tile: [rows][n].
-TROUPE_INLINE void pack_gradient_tile(const GradientPart& part, std::int64_t begin, std::int64_t n, float* packed) {
-  const Mask m = first(n);
-  const float* row = part.dy + begin;
-  for (std::int64_t t = 0; t < part.rows; ++t, row += part.ldy, packed += n) store(packed, load(row, m), m);
+/// Columns [begin, end) of dy as tiles of kTileRows, each [rows][columns of the tile]. Row by row, because rows of dy lie
+/// pages apart.
+TROUPE_INLINE void pack_gradient_tiles(const GradientPart& part, std::int64_t begin, std::int64_t end, float* packed) {
+  for (std::int64_t t = 0; t < part.rows; ++t) {
+    const float* row = part.dy + t * part.ldy;
+    for (std::int64_t i = begin; i < end; i += kTileRows) {
+      const std::int64_t n = end - i < kTileRows ? end - i : kTileRows;
+      const Mask m = first(n);
+      store(packed + (i - begin) * part.rows + t * n, load(row + i, m), m);
+    }
+  }
 }
 
 /// A tile of dy stays in the first-level cache while all panels of x pass.
-void gradient_part(const GradientPart& part) {
+TROUPE_INLINE void multiply_gradient_tile(const GradientPart& part, const float* packed, std::int64_t begin,
+                                          std::int64_t rows) {
   const std::int64_t bounds[] = {0, part.rows};
   const std::int64_t panels = (part.k + 15) / 16;
-  for (std::int64_t begin = part.begin; begin < part.end; begin += kTileRows) {
-    const std::int64_t rows = part.end - begin < kTileRows ? part.end - begin : kTileRows;
-    pack_gradient_tile(part, begin, rows, part.scratch);
-    float* to = part.dw + begin * part.k;
-    for (std::int64_t panel = 0; panel < panels;) {
-      const std::int64_t width = tile_width(rows, panels - panel);
-      const float* b[kWideTileVectors];
-      for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.rows * 16;
-      const TileFn tile = part.add ? pick_tile<Order::kAdded>(rows, width) : pick_tile<Order::kChain>(rows, width);
-      tile({part.scratch, b, bounds, to + panel * 16, part.k, part.k - panel * 16, nullptr});
-      panel += width;
-    }
+  float* to = part.dw + begin * part.k;
+  for (std::int64_t panel = 0; panel < panels;) {
+    const std::int64_t width = tile_width(rows, panels - panel);
+    const float* b[kWideTileVectors];
+    for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.rows * 16;
+    const TileFn tile = part.add ? pick_tile<Order::kAdded>(rows, width) : pick_tile<Order::kChain>(rows, width);
+    tile({packed, b, bounds, to + panel * 16, part.k, part.k - panel * 16, nullptr});
+    panel += width;
+  }
+}
+
+void gradient_part(const GradientPart& part) {
+  for (std::int64_t group = part.begin; group < part.end; group += kGradientColumns) {
+    const std::int64_t end = part.end - group < kGradientColumns ? part.end : group + kGradientColumns;
+    pack_gradient_tiles(part, group, end, part.scratch);
+    for (std::int64_t i = group; i < end; i += kTileRows)
+      multiply_gradient_tile(part, part.scratch + (i - group) * part.rows, i, end - i < kTileRows ? end - i : kTileRows);
   }
 }

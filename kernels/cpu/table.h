@@ -54,8 +54,11 @@ struct GradientPart {
   std::int64_t begin, end;
   float* dw;  ///< [n, k]
   bool add;
-  float* scratch;  ///< 32 * padded(rows) floats
+  float* scratch;  ///< kGradientColumns * padded(rows) floats
 };
+
+/// Columns of dy that are packed together: whole tiles of every kind.
+inline constexpr std::int64_t kGradientColumns = 96;
 
 /// Keys and values of a span for all heads: head j's panels at k + j * k_head, its value rows at v + j * v_head.
 struct SpanView {

@@ -162,13 +162,16 @@ TROUPE_INLINE Vec rounded(Vec v) { return {rounded_8(v.lo), rounded_8(v.hi)}; }
 TROUPE_INLINE __m256 join_8(__m256 a, __m256 b) {
   return _mm256_castsi256_ps(_mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(a), 16), _mm256_castps_si256(b)));
 }
-TROUPE_INLINE Vec join(Vec a, Vec b) { return {join_8(a.lo, b.lo), join_8(a.hi, b.hi)}; }
+TROUPE_INLINE Vec join(Vec a, Vec b) {
+  const Vec low = rounded(a), high = rounded(b);
+  return {join_8(low.lo, high.lo), join_8(low.hi, high.hi)};
+}
 TROUPE_INLINE __m256 narrow_8(Vec v) {
   const __m256i words = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(v.lo), 16),
                                             _mm256_srli_epi32(_mm256_castps_si256(v.hi), 16));
   return _mm256_castsi256_ps(_mm256_permute4x64_epi64(words, 0xd8));
 }
-TROUPE_INLINE Vec narrow(Vec a, Vec b) { return {narrow_8(a), narrow_8(b)}; }
+TROUPE_INLINE Vec narrow(Vec a, Vec b) { return {narrow_8(rounded(a)), narrow_8(rounded(b))}; }
 TROUPE_INLINE __m256 low_half_8(__m256 v) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 16));
 }

@@ -119,16 +119,27 @@ TROUPE_INLINE Vec rounded(Vec v) {
   r = _mm512_mask_and_epi32(r, nan, _mm512_or_si512(raw, _mm512_set1_epi32(0x00400000)), top);
   return _mm512_castsi512_ps(r);
 }
-/// Pairs of bfloat16 in 32 bits: of lanes a[i] (low half) and b[i] (high half), both rounded.
+#ifdef __AVX512BF16__
+/// Pairs of neighbours, rounded: (a[0], a[1]), ..., (b[14], b[15]).
+TROUPE_INLINE Vec narrow(Vec a, Vec b) { return _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(b, a)); }
+/// Pairs of bfloat16 in 32 bits: a[i] (low half) and b[i] (high half), rounded.
 TROUPE_INLINE Vec join(Vec a, Vec b) {
-  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(a), 16), _mm512_castps_si512(b)));
+  alignas(64) static constexpr std::int16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i order = _mm512_load_si512(kOrder);
+  return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a)));
 }
-/// Pairs of neighbours: (a[0], a[1]), ..., (b[14], b[15]), both rounded.
+#else
+TROUPE_INLINE Vec join(Vec a, Vec b) {
+  const __m512i low = _mm512_castps_si512(rounded(a)), high = _mm512_castps_si512(rounded(b));
+  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(low, 16), high));
+}
 TROUPE_INLINE Vec narrow(Vec a, Vec b) {
-  const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16));
-  const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(b), 16));
+  const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(rounded(a)), 16));
+  const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(rounded(b)), 16));
   return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
 }
+#endif
 /// The halves of pairs, as floats.
 TROUPE_INLINE Vec low_half(Vec v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 16)); }
 TROUPE_INLINE Vec high_half(Vec v) {
