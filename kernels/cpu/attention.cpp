@@ -159,18 +159,6 @@ class Batch {
   double operations_ = 0;
 };
 
-/// Calls body(i) for i in [0, n), taken in order by whichever thread is free.
-template <class F>
-void run_tasks(std::size_t n, int threads, F&& body) {
-  std::atomic<std::size_t> next{0};
-  run_parts(threads, [&](int) {
-    for (std::size_t i = next.fetch_add(1, std::memory_order_relaxed); i < n;
-         i = next.fetch_add(1, std::memory_order_relaxed)) {
-      body(i);
-    }
-  });
-}
-
 const float* first_key(const AttentionGradSegment& s) { return s.prefix.count > 0 ? s.prefix.k : s.own.k; }
 
 /// Neighbours that share rows, as [begin, end) of the segment list: whoever shares adds to the same memory.

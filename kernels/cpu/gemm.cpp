@@ -16,6 +16,8 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;  // packed weights are read front to back: fewer TLB misses
 constexpr std::int64_t kBlockFloats = 96 << 10;          // rows of x packed at a time: 384 KiB, below half of most L2s
 
+constexpr std::int64_t kPackedXFloats = 8 << 20;         // of x packed at a time for dW, where that is a block or more
+
 std::int64_t panels_of(std::int64_t n) { return (n + kLanes - 1) / kLanes; }
 
 const ProductTable& product(Precision precision) { return table().products[static_cast<std::size_t>(precision)]; }
@@ -35,24 +37,21 @@ void pack_rows(std::int64_t n, std::int64_t k, Precision precision, float* panel
   });
 }
 
-/// Packs n columns of k rows: the k's, one by one, lie at row(i)[0..n). Blocks of rows are the outer loop, so that what
-/// is read at a time lies together.
+/// k rows of n columns to be packed as panels of columns; the rows lie at row(i)[0..n).
 template <class Row>
-void pack_columns(std::int64_t n, std::int64_t k, Precision precision, float* panels, const Row& row) {
-  const ProductTable& isa = product(precision);
+void pack_columns(const ProductTable& isa, std::int64_t n, std::int64_t k, Precision precision, std::int64_t panel_begin,
+                  std::int64_t panel_end, float* panels, const Row& row) {
   const std::int64_t floats = panel_floats(k, precision);
   const std::int64_t block_floats = panel_floats(kPairBlock, precision);
-  run_ranges(panels_of(n), 2, threads_for(8.0 * static_cast<double>(n * k)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t first = 0; first < k; first += kPairBlock) {
-      const float* rows[kPairBlock];
-      const std::int64_t count = std::min(kPairBlock, k - first);
-      for (std::int64_t i = 0; i < count; ++i) rows[i] = row(first + i);
-      for (std::int64_t panel = begin; panel < end; ++panel) {
-        isa.pack_columns(rows, count, panel * kLanes, std::min(kLanes, n - panel * kLanes),
-                         panels + panel * floats + first / kPairBlock * block_floats);
-      }
+  for (std::int64_t first = 0; first < k; first += kPairBlock) {  // what is read at a time lies together
+    const float* rows[kPairBlock];
+    const std::int64_t count = std::min(kPairBlock, k - first);
+    for (std::int64_t i = 0; i < count; ++i) rows[i] = row(first + i);
+    for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+      isa.pack_columns(rows, count, panel * kLanes, std::min(kLanes, n - panel * kLanes),
+                       panels + panel * floats + first / kPairBlock * block_floats);
     }
-  });
+  }
 }
 
 std::int64_t rows_of(const PackedMatrix::Part* parts, std::int64_t count) {
@@ -106,7 +105,10 @@ void PackedMatrix::pack(const Part* parts, std::int64_t count, std::int64_t k, P
 void PackedMatrix::pack_transposed(const Part* parts, std::int64_t count, std::int64_t k, Precision precision) {
   const std::int64_t n = rows_of(parts, count);
   resize(k, n, precision);
-  pack_columns(k, n, precision, panels_.get(), [&](std::int64_t i) { return stacked_row(parts, i, k); });
+  const ProductTable& isa = product(precision);
+  run_ranges(panels_of(k), 2, threads_for(8.0 * static_cast<double>(n * k)), [&](std::int64_t begin, std::int64_t end) {
+    pack_columns(isa, k, n, precision, begin, end, panels_.get(), [&](std::int64_t i) { return stacked_row(parts, i, k); });
+  });
 }
 
 std::int64_t chain_begin(std::int64_t k, Precision precision, int q, int chains) {
@@ -134,7 +136,7 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
   };
   const int threads = threads_for(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
   if (m >= n && m >= threads * isa.tile_rows) {  // tall: every thread packs its own rows and reads all weights
-    run_ranges(m, isa.tile_rows, threads, [&](std::int64_t begin, std::int64_t end) {
+    run_shared_ranges(m, isa.tile_rows, threads, [&](std::int64_t begin, std::int64_t end) {
       MatmulPart part = whole;
       part.x += begin * whole.ldx;
       part.y += begin * whole.ldy;
@@ -152,26 +154,49 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
   });
 }
 
+namespace {
+
+/// Rows [first, first + rows) of x as panels, block by block.
+void pack_rows_of_x(const WeightGradient& args, std::int64_t ldx, std::int64_t first, std::int64_t rows, float* packed) {
+  const ProductTable& isa = product(args.precision);
+  const std::int64_t panels = panels_of(args.k);
+  const std::int64_t block_floats = panels * panel_floats(kGradientRows, args.precision);
+  const std::int64_t blocks = (rows + kGradientRows - 1) / kGradientRows;
+  const int threads = threads_for(8.0 * static_cast<double>(rows * args.k));
+  run_shared_ranges(blocks * panels, 2, threads, [&](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      const std::int64_t block = begin / panels;
+      const std::int64_t last = std::min(end, (block + 1) * panels);
+      const float* x = args.x + (first + block * kGradientRows) * ldx;
+      pack_columns(isa, args.k, std::min(kGradientRows, rows - block * kGradientRows), args.precision,
+                   begin - block * panels, last - block * panels, packed + block * block_floats,
+                   [&](std::int64_t i) { return x + i * ldx; });
+      begin = last;
+    }
+  });
+}
+
+}  // namespace
+
 void weight_gradient(const WeightGradient& args) {
   const std::int64_t ldy = args.ldy == 0 ? args.n : args.ldy;
   const std::int64_t ldx = args.ldx == 0 ? args.k : args.ldx;
   if (args.m == 0 && !args.add) std::fill_n(args.dw, args.n * args.k, 0.0f);
   const ProductTable& isa = product(args.precision);
-  for (std::int64_t first = 0; first < args.m; first += kGradientRows) {
-    const std::int64_t rows = std::min(kGradientRows, args.m - first);
-    const float* x = args.x + first * ldx;
-    float* panels = scratch(Scratch::kPanels, panels_of(args.k) * panel_floats(rows, args.precision));
-    pack_columns(args.k, rows, args.precision, panels, [&](std::int64_t i) { return x + i * ldx; });
-    const GradientPart whole{args.dy + first * ldy, ldy,     rows,   panels,
-                             args.k,                0,       args.n, args.dw,
-                             args.add || first > 0, nullptr};
+  const std::int64_t block_floats = panels_of(args.k) * panel_floats(kGradientRows, args.precision);
+  const std::int64_t step = std::max<std::int64_t>(1, kPackedXFloats / block_floats) * kGradientRows;
+  for (std::int64_t first = 0; first < args.m; first += step) {
+    const std::int64_t rows = std::min(step, args.m - first);
+    float* panels = scratch(Scratch::kPanels, (rows + kGradientRows - 1) / kGradientRows * block_floats);
+    pack_rows_of_x(args, ldx, first, rows, panels);
     const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(args.n * args.k);
-    run_ranges(args.n, isa.tile_rows, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
-      GradientPart part = whole;
-      part.begin = begin;
-      part.end = end;
-      part.scratch = scratch(Scratch::kRows, kGradientColumns * padded(rows));
-      isa.gradient(part);
+    run_shared_ranges(args.n, isa.tile_rows, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
+      float* tiles = scratch(Scratch::kRows, kGradientColumns * kGradientRows);
+      for (std::int64_t row = 0; row < rows; row += kGradientRows) {
+        isa.gradient({args.dy + (first + row) * ldy, ldy, std::min(kGradientRows, rows - row),
+                      panels + row / kGradientRows * block_floats, args.k, begin, end, args.dw,
+                      args.add || first + row > 0, tiles});
+      }
     });
   }
 }
