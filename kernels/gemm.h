@@ -93,9 +93,11 @@ struct WeightGradient {
 };
 
 /// Rows that are summed in one chain, before the sum is added to dW.
-inline constexpr std::int64_t kGradientRows = 512;
+[[nodiscard]] constexpr std::int64_t gradient_rows(Precision precision) {
+  return precision == Precision::kFloat32 ? 256 : 512;
+}
 
-/// Determinism: chains (as in matmul) over blocks of kGradientRows rows, added in ascending order. Threads and
+/// Determinism: chains (as in matmul) over blocks of gradient_rows rows, added in ascending order. Threads and
 /// instruction sets never change a bit.
 /// Cost: 2 M N K operations; X is packed block by block.
 void weight_gradient(const WeightGradient& args);

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;  // packed weights are read front to back: fewer TLB misses
 constexpr std::int64_t kBlockFloats = 96 << 10;          // rows of x packed at a time: 384 KiB, below half of most L2s
 
-constexpr std::int64_t kPackedXFloats = 8 << 20;         // of x packed at a time for dW, where that is a block or more
+constexpr std::int64_t kPackedXFloats = 1 << 19;         // of x packed at a time for dW, where that is a block or more
 
 std::int64_t panels_of(std::int64_t n) { return (n + kLanes - 1) / kLanes; }
 
@@ -159,16 +159,17 @@ namespace {
 /// Rows [first, first + rows) of x as panels, block by block.
 void pack_rows_of_x(const WeightGradient& args, std::int64_t ldx, std::int64_t first, std::int64_t rows, float* packed) {
   const ProductTable& isa = product(args.precision);
+  const std::int64_t block_rows = gradient_rows(args.precision);
   const std::int64_t panels = panels_of(args.k);
-  const std::int64_t block_floats = panels * panel_floats(kGradientRows, args.precision);
-  const std::int64_t blocks = (rows + kGradientRows - 1) / kGradientRows;
+  const std::int64_t block_floats = panels * panel_floats(block_rows, args.precision);
+  const std::int64_t blocks = (rows + block_rows - 1) / block_rows;
   const int threads = threads_for(8.0 * static_cast<double>(rows * args.k));
   run_shared_ranges(blocks * panels, 2, threads, [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
       const std::int64_t block = begin / panels;
       const std::int64_t last = std::min(end, (block + 1) * panels);
-      const float* x = args.x + (first + block * kGradientRows) * ldx;
-      pack_columns(isa, args.k, std::min(kGradientRows, rows - block * kGradientRows), args.precision,
+      const float* x = args.x + (first + block * block_rows) * ldx;
+      pack_columns(isa, args.k, std::min(block_rows, rows - block * block_rows), args.precision,
                    begin - block * panels, last - block * panels, packed + block * block_floats,
                    [&](std::int64_t i) { return x + i * ldx; });
       begin = last;
@@ -183,18 +184,19 @@ void weight_gradient(const WeightGradient& args) {
   const std::int64_t ldx = args.ldx == 0 ? args.k : args.ldx;
   if (args.m == 0 && !args.add) std::fill_n(args.dw, args.n * args.k, 0.0f);
   const ProductTable& isa = product(args.precision);
-  const std::int64_t block_floats = panels_of(args.k) * panel_floats(kGradientRows, args.precision);
-  const std::int64_t step = std::max<std::int64_t>(1, kPackedXFloats / block_floats) * kGradientRows;
+  const std::int64_t block_rows = gradient_rows(args.precision);
+  const std::int64_t block_floats = panels_of(args.k) * panel_floats(block_rows, args.precision);
+  const std::int64_t step = std::max<std::int64_t>(1, kPackedXFloats / block_floats) * block_rows;
   for (std::int64_t first = 0; first < args.m; first += step) {
     const std::int64_t rows = std::min(step, args.m - first);
-    float* panels = scratch(Scratch::kPanels, (rows + kGradientRows - 1) / kGradientRows * block_floats);
+    float* panels = scratch(Scratch::kPanels, (rows + block_rows - 1) / block_rows * block_floats);
     pack_rows_of_x(args, ldx, first, rows, panels);
     const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(args.n * args.k);
     run_shared_ranges(args.n, isa.tile_rows, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
-      float* tiles = scratch(Scratch::kRows, kGradientColumns * kGradientRows);
-      for (std::int64_t row = 0; row < rows; row += kGradientRows) {
-        isa.gradient({args.dy + (first + row) * ldy, ldy, std::min(kGradientRows, rows - row),
-                      panels + row / kGradientRows * block_floats, args.k, begin, end, args.dw,
+      float* tiles = scratch(Scratch::kRows, kGradientColumns * block_rows);
+      for (std::int64_t row = 0; row < rows; row += block_rows) {
+        isa.gradient({args.dy + (first + row) * ldy, ldy, std::min(block_rows, rows - row),
+                      panels + row / block_rows * block_floats, args.k, begin, end, args.dw,
                       args.add || first + row > 0, tiles});
       }
     });

@@ -136,13 +136,19 @@ TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t row
   finish(before, target.add);
 }
 
+/// Weights of so many bytes stay in the second-level cache. Where y is wide, they pass by a pair of tiles of rows, and
+/// rows of y are written from end to end.
+inline constexpr std::int64_t kSmallWeights = 1 << 20;
+
 void matmul_part_amx(const MatmulPart& part) {
   std::int64_t chain[kChains + 1];
   chains_in_blocks(part, chain);
   const std::int64_t blocks = padded(part.k) / 32;
   std::int64_t configured = 0;
-  for (std::int64_t begin = 0; begin < part.m; begin += part.block_rows) {
-    const std::int64_t m = part.m - begin < part.block_rows ? part.m - begin : part.block_rows;
+  const bool small = part.n >= 2 * part.k && (part.panel_end - part.panel_begin) * blocks * 1024 <= kSmallWeights;
+  const std::int64_t step = small ? 32 : part.block_rows;
+  for (std::int64_t begin = 0; begin < part.m; begin += step) {
+    const std::int64_t m = part.m - begin < step ? part.m - begin : step;
     const std::int64_t tiles = (m + 15) / 16;
     const std::int64_t rows = (m + tiles - 1) / tiles;
     if (rows != configured) configure(rows);

@@ -101,8 +101,8 @@ Floats promised(const Floats& dy, std::int64_t ldy, const Floats& x, std::int64_
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t j = 0; j < k; ++j) {
       float sum = before.empty() ? 0 : before[static_cast<std::size_t>(i * k + j)];
-      for (std::int64_t first = 0; first < m; first += kGradientRows) {
-        const std::int64_t end = std::min(m, first + kGradientRows), step = pairs ? 32 : end - first;
+      for (std::int64_t first = 0; first < m; first += gradient_rows(precision)) {
+        const std::int64_t end = std::min(m, first + gradient_rows(precision)), step = pairs ? 32 : end - first;
         float chain = 0;
         for (std::int64_t block = first; block < end; block += step) {
           float part[2] = {};
