@@ -20,6 +20,8 @@ constexpr std::array kBenchmarks = {
               run_control},
     Benchmark{"kernels", "the CPU kernels in the shapes of the two example models: GFLOP/s or GB/s", "roofline", true,
               run_kernels},
+    Benchmark{"matmul", "products of linear layers, float32 and bfloat16, forward and backward; what packing costs", "at::matmul",
+              true, run_matmul},
     Benchmark{"recovery", "kill -9 of a rollout worker until its replacement works; scale 2 -> 4 -> 1: seconds", "",
               false, run_recovery},
     Benchmark{"deaths", "kill -9 of the rank and of the supervisor, SIGSTOP of a worker: seconds until the run goes on", "",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/gemm.h"
 #include "model/spec.h"
 
 namespace troupe::actors {
@@ -17,6 +18,7 @@ struct PolicyOptions {
   std::string tokenizer_folder; ///< With tokenizer.json; the supervisor writes it before anything starts.
   std::string format = "chatml";
   bool drafts = false;          ///< The model must be able to guess ahead (generate's draft_tokens).
+  kernels::Precision precision = kernels::Precision::kFloat32; ///< Of the operands of matrix products.
 };
 
 } // namespace troupe::actors

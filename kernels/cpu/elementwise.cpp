@@ -21,7 +21,7 @@ void rope(const Rope& args) {
   a.rotary = stride_or(a.rotary, a.head_dim);
   TROUPE_CHECK(a.rotary % 2 == 0 && a.rotary <= a.head_dim, "rope: rotary must be even and at most head_dim");
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.rotary)),
+  run_shared_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.rotary)),
              [&](std::int64_t begin, std::int64_t end) { isa.rope(a, begin, end); });
 }
 
@@ -31,7 +31,7 @@ void swiglu_forward(const SwigluForward& args) {
   a.in_stride = stride_or(a.in_stride, a.cols);
   a.y_stride = stride_or(a.y_stride, a.cols);
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
+  run_shared_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
              [&](std::int64_t begin, std::int64_t end) { isa.swiglu_forward(a, begin, end); });
 }
 
@@ -42,7 +42,7 @@ void swiglu_backward(const SwigluBackward& args) {
   a.dy_stride = stride_or(a.dy_stride, a.cols);
   a.out_stride = stride_or(a.out_stride, a.cols);
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
+  run_shared_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
              [&](std::int64_t begin, std::int64_t end) { isa.swiglu_backward(a, begin, end); });
 }
 

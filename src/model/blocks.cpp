@@ -19,6 +19,11 @@ void Slots::invalidate() const {
   for (const auto& one : groups) one->invalidate();
 }
 
+void Slots::set_precision(kernels::Precision precision) const {
+  for (const auto& one : packed) one->set_precision(precision);
+  for (const auto& one : groups) one->set_precision(precision);
+}
+
 at::Tensor Context::value(Role role) const {
   return has(role) ? parameters[static_cast<std::size_t>(slots[role])].value : at::Tensor();
 }

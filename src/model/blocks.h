@@ -33,6 +33,7 @@ struct Slots {
     return groups[static_cast<std::size_t>(role)];
   }
   void invalidate() const;
+  void set_precision(kernels::Precision precision) const;
 
   std::array<int, kRoles> index;
   std::array<std::shared_ptr<tensor::PackedWeights>, kRoles> packed;

@@ -30,6 +30,7 @@ struct Model::State {
   std::vector<Slots> places;  ///< Layers, then blocks for further tokens.
   std::vector<RopeTable> ropes;
   Role head = Role::kHead;
+  kernels::Precision precision = kernels::Precision::kFloat32;
 
   explicit State(const ModelSpec& s);
   [[nodiscard]] const at::Tensor& value(Role role) const {
@@ -126,7 +127,9 @@ Model Model::clone() const {
   auto copy = std::make_unique<State>(state_->spec);
   for (std::size_t i = 0; i < copy->parameters.size(); ++i)
     copy->parameters[i].value = state_->parameters[i].value.detach().clone();
-  return Model(std::move(copy));
+  Model model(std::move(copy));
+  model.set_precision(precision());
+  return model;
 }
 
 const ModelSpec& Model::spec() const { return state_->spec; }
@@ -150,6 +153,14 @@ void Model::set_trainable(bool trainable) {
 void Model::clear_gradients() {
   for (Parameter& parameter : state_->parameters) parameter.value.mutable_grad() = at::Tensor();
 }
+
+void Model::set_precision(kernels::Precision precision) {
+  state_->precision = precision;
+  state_->whole.set_precision(precision);
+  for (const Slots& slots : state_->places) slots.set_precision(precision);
+}
+
+kernels::Precision Model::precision() const { return state_->precision; }
 
 void Model::weights_changed() {
   state_->whole.invalidate();

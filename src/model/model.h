@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/gemm.h"
 #include "model/batch.h"
 #include "model/kv_cache.h"
 #include "model/spec.h"
@@ -84,6 +85,12 @@ class Model {
   void set_trainable(bool trainable);
   /// Drops all gradients.
   void clear_gradients();
+
+  /// What the operands of every product with a matrix (linear layers, experts, head) are rounded to, in training and in
+  /// generation alike. Parameters, residual stream, norms, attention and softmax stay float32. A fresh or loaded model
+  /// has kFloat32; a clone has its original's.
+  void set_precision(kernels::Precision precision);
+  [[nodiscard]] kernels::Precision precision() const;
 
   /// Must follow every change of a parameter's numbers: kernels keep packed copies, which are renewed at the next use.
   void weights_changed();

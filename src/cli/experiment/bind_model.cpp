@@ -101,7 +101,9 @@ void bind_model(config::Section& s, ModelSection& o) {
           "weights of the family and sizes below.");
   s.choice("family", o.family, {"llama", "qwen3"}, "Family of a fresh model.");
   bind_sizes(s, o.sizes);
-  s.choice("dtype", o.dtype, {"float32"}, "What parameters and arithmetic are kept in.");
+  s.choice("dtype", o.dtype, {"float32", "bfloat16"},
+           "What the operands of matrix products are rounded to, in training and generation alike. Sums, parameters, "
+           "residual stream, norms, attention, softmax and optimizer are float32 either way.");
 }
 
 void bind_tokenizer(config::Section& s, TokenizerSection& o) {

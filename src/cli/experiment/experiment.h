@@ -38,7 +38,7 @@ struct ModelSection {
   std::string path;              ///< Hugging Face folder or .gguf file; a config.json: fresh weights; empty: of `family` and `sizes`.
   std::string family = "qwen3";  ///< Of a fresh model.
   model::DecoderSizes sizes;     ///< Of a fresh model; vocab_size 0: as many as the tokenizer has.
-  std::string dtype = "float32";
+  std::string dtype = "float32";  ///< "float32" or "bfloat16": the operands of matrix products.
 };
 
 enum class TokenizerSource {
