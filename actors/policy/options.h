@@ -7,6 +7,7 @@
 
 #include "kernels/gemm.h"
 #include "model/spec.h"
+#include "tensor/options.h"
 
 namespace troupe::actors {
 
@@ -17,6 +18,7 @@ struct PolicyOptions {
   std::uint64_t seed = 0;       ///< Of fresh weights.
   std::string tokenizer_folder; ///< With tokenizer.json; the supervisor writes it before anything starts.
   std::string format = "chatml";
+  tensor::Backends backends;    ///< Who computes.
   bool drafts = false;          ///< The model must be able to guess ahead (generate's draft_tokens).
   kernels::Precision precision = kernels::Precision::kFloat32; ///< Of the operands of matrix products.
 };

@@ -36,6 +36,7 @@ Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
     return fail(ErrorCode::kInvalidArgument, "rollout.draft_tokens needs a model with a block for further tokens (MTP); " +
                                                  (options.model_path.empty() ? "one of the family " + options.family : options.model_path) + " has none");
   model.set_precision(options.precision);
+  model.set_backends(options.backends);
   TROUPE_TRY_STATUS(model::check_vocabulary(model.spec(), tokenizer.vocab_size(), options.tokenizer_folder));
   return Policy{std::move(tokenizer), std::move(format), std::move(model)};
 }

@@ -13,6 +13,7 @@ actors::PolicyOptions policy_options(const Experiment& e, const actors::WorkerFr
   o.seed = e.run.seed;
   o.tokenizer_folder = frame.run_folder + "/tokenizer";
   o.format = e.tokenizer.format;
+  o.backends = e.kernels;
   o.drafts = e.rollout.engine.draft_tokens > 0;
   if (e.model.dtype == "bfloat16") o.precision = kernels::Precision::kBfloat16;
   return o;

@@ -13,6 +13,7 @@
 #include "model/model.h"
 #include "model/names.h"
 #include "model/rope.h"
+#include "tensor/aten.h"
 #include "tensor/experts.h"
 #include "tensor/linear.h"
 #include "tensor/ops.h"
@@ -59,6 +60,7 @@ struct Context {
   const Sight& sight;
   int place = 0;
   Trace* trace = nullptr;  ///< May be null.
+  tensor::Backends backends = {};
 
   [[nodiscard]] bool has(Role role) const { return slots[role] >= 0; }
   /// Undefined where the place has none.

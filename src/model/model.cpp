@@ -31,6 +31,7 @@ struct Model::State {
   std::vector<RopeTable> ropes;
   Role head = Role::kHead;
   kernels::Precision precision = kernels::Precision::kFloat32;
+  tensor::Backends backends;
 
   explicit State(const ModelSpec& s);
   [[nodiscard]] const at::Tensor& value(Role role) const {
@@ -39,7 +40,7 @@ struct Model::State {
   [[nodiscard]] std::vector<tensor::RopeRows> rope_rows_of(std::span<const std::int32_t> positions);
   [[nodiscard]] Context context(const Slots& slots, std::span<const tensor::RopeRows> rope, const Sight& sight,
                                 int place, Trace* trace) {
-    return {spec, slots, parameters, ropes, rope, sight, place, trace};
+    return {spec, slots, parameters, ropes, rope, sight, place, trace, backends};
   }
   /// The one forward pass.
   at::Tensor run(const Sight& sight, Trace* trace);
@@ -129,6 +130,7 @@ Model Model::clone() const {
     copy->parameters[i].value = state_->parameters[i].value.detach().clone();
   Model model(std::move(copy));
   model.set_precision(precision());
+  model.set_backends(state_->backends);
   return model;
 }
 
@@ -159,6 +161,8 @@ void Model::set_precision(kernels::Precision precision) {
   state_->whole.set_precision(precision);
   for (const Slots& slots : state_->places) slots.set_precision(precision);
 }
+
+void Model::set_backends(const tensor::Backends& backends) { state_->backends = backends; }
 
 kernels::Precision Model::precision() const { return state_->precision; }
 

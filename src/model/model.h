@@ -18,6 +18,7 @@
 #include "model/batch.h"
 #include "model/kv_cache.h"
 #include "model/spec.h"
+#include "tensor/options.h"
 
 namespace troupe::model {
 
@@ -91,6 +92,8 @@ class Model {
   /// has kFloat32; a clone has its original's.
   void set_precision(kernels::Precision precision);
   [[nodiscard]] kernels::Precision precision() const;
+  /// Who computes. What is said above of bits holds for our kernels only, which are the default. A clone has its original's.
+  void set_backends(const tensor::Backends& backends);
 
   /// Must follow every change of a parameter's numbers: kernels keep packed copies, which are renewed at the next use.
   void weights_changed();

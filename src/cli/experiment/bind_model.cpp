@@ -106,6 +106,16 @@ void bind_model(config::Section& s, ModelSection& o) {
            "residual stream, norms, attention, softmax and optimizer are float32 either way.");
 }
 
+void bind_kernels(config::Section& s, KernelsSection& o) {
+  using tensor::Backend;
+  const std::initializer_list<std::pair<std::string_view, Backend>> kWho = {{"cpu", Backend::kCpu}, {"aten", Backend::kAten}, {"check", Backend::kCheck}};
+  s.choice("matmul", o.matmul, kWho,
+           "Linear layers: our kernel, LibTorch's operators, or both (the result is our kernel's; a difference beyond rounding ends the step).");
+  s.choice("attention", o.attention, kWho, "Attention of a training batch, likewise.");
+  s.choice("norm", o.norm, kWho, "RMSNorm, likewise.");
+  s.choice("activation", o.activation, kWho, "SwiGLU, likewise.");
+}
+
 void bind_tokenizer(config::Section& s, TokenizerSection& o) {
   s.choice("type", o.type, {"model", "file", "bpe", "bytes", "characters"},
            "Where the vocabulary comes from: with the model, from a file, or made from scratch (learned merges, the "

@@ -173,6 +173,7 @@ void bind_experiment(config::Section& s, Experiment& e) {
            "workers agree bit for bit, and the run checks it).");
   s.section("run", e.run, bind_run, "The run: its name, folder and seed.");
   s.section("model", e.model, bind_model, "The model: a checkpoint, or the sizes of a fresh one.");
+  s.section("kernels", e.kernels, bind_kernels, "Who computes which operation.");
   s.section("tokenizer", e.tokenizer, bind_tokenizer, "The vocabulary and how conversations are written.");
   s.section("task", e.task, bind_task, "The problems of rl and eval stages, and of sft stages without data.");
   s.section("data", e.data, bind_data, "Training data of pretrain and sft stages.");

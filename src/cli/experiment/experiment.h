@@ -21,6 +21,7 @@
 #include "protocol/options.h"
 #include "protocol/run_director.h"
 #include "rl/options.h"
+#include "tensor/options.h"
 #include "train/options.h"
 
 namespace troupe::experiment {
@@ -62,6 +63,9 @@ struct TokenizerSection {
                             : TokenizerSource::kVocabulary;
   }
 };
+
+/// `[kernels]`: who computes which operation.
+using KernelsSection = tensor::Backends;
 
 /// `[data]`: what pretrain and sft stages train on.
 struct DataSection {
@@ -176,6 +180,7 @@ struct Experiment {
   RunSection run;
   std::string numerics = "fast";  ///< "fast" or "invariant": what the order of sums may depend on.
   ModelSection model;
+  KernelsSection kernels;
   TokenizerSection tokenizer;
   rl::TaskOptions task;  ///< `task.seed` is run.seed.
   DataSection data;
