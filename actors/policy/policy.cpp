@@ -1,5 +1,6 @@
 #include "actors/policy/policy.h"
 
+#include "data/chat_source.h"
 #include "model/load.h"
 #include "model/spec.h"
 
@@ -21,11 +22,21 @@ Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenize
   return weights ? model::Model::create(spec, options.seed) : model::Model::zeros(spec);
 }
 
+// What the release says ends a reply, beside its template.
+Result<std::vector<std::int32_t>> end_ids(const PolicyOptions& options) {
+  if (options.model_path.empty()) return std::vector<std::int32_t>{};
+  TROUPE_TRY(const auto spec, model::load_spec(options.model_path));
+  return std::vector<std::int32_t>(spec.eos_ids.begin(), spec.eos_ids.end());
+}
+
 } // namespace
 
 Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
   TROUPE_TRY(auto tokenizer, data::Tokenizer::load(options.tokenizer_folder));
-  TROUPE_TRY(auto format, data::PromptFormat::create(options.format, tokenizer));
+  TROUPE_TRY(auto source, data::find_chat_template(options.tokenizer_folder, ""));
+  data::FormatSource from{options.format, std::move(source.jinja), {}};
+  TROUPE_TRY(from.end_ids, end_ids(options));
+  TROUPE_TRY(auto format, data::PromptFormat::create(from, tokenizer));
   TROUPE_TRY(auto model, model_of(options, tokenizer, format, weights));
   TROUPE_TRY_STATUS(model::check_vocabulary(model.spec(), tokenizer.vocab_size(), options.tokenizer_folder));
   return Policy{std::move(tokenizer), std::move(format), std::move(model)};

@@ -8,7 +8,9 @@
 #include "cli/experiment/load.h"
 #include "data/arithmetic.h"
 #include "data/bpe_trainer.h"
+#include "data/chat_source.h"
 #include "data/dataset.h"
+#include "model/folder.h"
 
 namespace troupe::cli {
 namespace {
@@ -79,6 +81,20 @@ Result<data::Tokenizer> make_tokenizer(const Experiment& e) {
   }
   if (corpus.empty() && e.tokenizer.vocabulary.kind == "bpe") corpus = task_corpus(e);
   return data::make_vocabulary(e.tokenizer.vocabulary, corpus);
+}
+
+Status save_tokenizer(const Experiment& e, const data::Tokenizer& tokenizer, const fs::path& folder) {
+  data::ChatSource source;
+  if (e.tokenizer.source() == experiment::TokenizerSource::kModel) {
+    TROUPE_TRY(const auto spec, model::load_spec(e.model.path));
+    TROUPE_TRY(source, data::find_chat_template(e.model.path, spec.family));
+  } else if (e.tokenizer.source() == experiment::TokenizerSource::kFile) {
+    const fs::path path = e.tokenizer.file.path;
+    const bool whole = fs::is_directory(path) || path.extension() == ".gguf";
+    TROUPE_TRY(source, data::find_chat_template(whole ? path : path.parent_path(), ""));
+  }
+  TROUPE_TRY_STATUS(make_folders(folder));
+  return tokenizer.save(folder, source.jinja);
 }
 
 actors::SupervisorOptions supervisor_options(const Experiment& e) {

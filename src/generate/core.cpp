@@ -72,7 +72,8 @@ Status EngineCore::check_request(const Request& request) const {
 Status EngineCore::submit(Request request) {
   TROUPE_TRY_STATUS(check_request(request));
   auto active = std::make_unique<Active>();
-  active->rng = Rng(request.seed, RngStream::kSampling, request.id.prompt, request.id.sample);
+  const SampleId draws_as = request.randomness.value_or(request.id);
+  active->rng = Rng(request.seed, RngStream::kSampling, draws_as.prompt, draws_as.sample);
   active->first_position = request.first_position;
   active->tokens_max = completion_tokens_max(request);
   Completion& completion = active->completion;
@@ -174,10 +175,11 @@ void EngineCore::apply(std::span<const Work> work, std::span<const float> logits
                       active.rng.uniform_at(position)});
   }
   auto sampled = sampler_.sample(draws_).begin();
+  auto drawn = draws_.begin();
   for (const Work& w : work) {
     if (!w.samples) {
       scheduler_.advance(w, false);
-    } else if (auto error = append(w, *sampled++)) {
+    } else if (auto error = append(w, *drawn++, *sampled++)) {
       report.finished.push_back(take(w.slot, Finish::kError, std::move(*error)));
     } else {
       ++report.sampled;
@@ -188,7 +190,7 @@ void EngineCore::apply(std::span<const Work> work, std::span<const float> logits
   }
 }
 
-std::optional<std::string> EngineCore::append(const Work& work, const Sampled& sampled) {
+std::optional<std::string> EngineCore::append(const Work& work, const Draw& draw, const Sampled& sampled) {
   Active& active = *active_[static_cast<std::size_t>(work.slot)];
   Completion& completion = active.completion;
   const std::size_t position = completion.ids.size();
@@ -200,6 +202,8 @@ std::optional<std::string> EngineCore::append(const Work& work, const Sampled& s
   completion.ids.push_back(sampled.id);
   completion.logprobs.push_back(sampled.logprob);
   completion.versions.push_back(version_);
+  if (active.sampling.alternatives >= 0)
+    completion.alternatives.push_back(alternatives(draw.logits, active.sampling, sampled.id));
   if (active.matcher && !active.cut) {
     const auto& stops = active.sampling.stop_ids;
     const bool stop_id = std::find(stops.begin(), stops.end(), sampled.id) != stops.end();
@@ -238,12 +242,17 @@ void EngineCore::finish(Active& active, Finish why) const {
 
 Completion EngineCore::take(std::int32_t slot, Finish why, std::string error) {
   auto active = std::move(active_[static_cast<std::size_t>(slot)]);
-  scheduler_.remove(slot);
+  scheduler_.remove(slot, active->completion.ids);
   by_id_.erase(active->completion.id);
   finish(*active, why);
   active->completion.error = std::move(error);
   (why == Finish::kError ? stats_.errors : why == Finish::kAborted ? stats_.aborted : stats_.completions) += 1;
   return std::move(active->completion);
+}
+
+const Completion* EngineCore::peek(SampleId id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &active_[static_cast<std::size_t>(found->second)]->completion;
 }
 
 Result<Completion> EngineCore::abort(SampleId id) {
