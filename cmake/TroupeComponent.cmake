@@ -1,11 +1,16 @@
-# troupe_component(NAME LAYER N [DEPS a b ...] [LINK third_party::lib ...])
+# troupe_component(NAME LAYER N [DEPS a b ...] [LINK third_party::lib ...] [SOURCES a.cpp ... HEADERS a.h ...])
 #
 # One folder, one library, one rule: a component may only depend on components of a lower
-# layer. Sources and headers are every .cpp and .h of the folder, not of its subfolders.
+# layer. Sources and headers are every .cpp and .h of the folder, not of its subfolders, unless they are named
+# (a folder of which a part is also a library by itself).
 function(troupe_component name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LAYER" "DEPS;LINK")
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
-  file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LAYER" "DEPS;LINK;SOURCES;HEADERS")
+  set(sources ${arg_SOURCES})
+  set(headers ${arg_HEADERS})
+  if(NOT arg_SOURCES)
+    file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+    file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
+  endif()
   set(target troupe_${name})
   if(sources)
     add_library(${target} STATIC ${sources})

@@ -41,20 +41,25 @@ bool inspect(Inspector& f, WeightTicket& x) {
 }
 
 /// The turns of a sample that are over: everything between its prompt and the turn that is being sampled, which begins with the opening of
-/// the assistant's next message. Empty in the first turn.
+/// the assistant's next message. Empty in the first turn. Where the prompt format shows earlier turns otherwise than they were said, the ids go
+/// on with the whole conversation anew: a context of its own, which does not follow the prompt.
 struct SampleTurns {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> sampled;   ///< [ids] 1: by the policy; 0: by the task and the prompt format.
   std::vector<float> logprobs;         ///< [ids] 0 where not sampled.
   std::vector<PolicyVersion> versions; ///< [ids] of the weights that sampled the token or first read it.
   PolicyVersion oldest;                ///< Among them and the KV entries they were sampled from.
-  std::vector<std::string> replies;    ///< What the policy said, turn by turn.
+  std::vector<std::string> replies;    ///< What the policy said to the task, turn by turn.
   double reward = 0;                   ///< So far.
+  std::vector<std::uint32_t> starts;   ///< Positions in `ids` where a context begins, ascending.
+  std::string messages;                ///< The conversation after the prompt, as JSON, for formats that show it as a whole.
+  std::uint32_t errors = 0;            ///< Turns that only told the policy what was wrong with its call of a tool.
 };
 template <class Inspector>
 bool inspect(Inspector& f, SampleTurns& x) {
   return f.object(x).fields(f.field("ids", x.ids), f.field("sampled", x.sampled), f.field("logprobs", x.logprobs), f.field("versions", x.versions),
-                            f.field("oldest", x.oldest), f.field("replies", x.replies), f.field("reward", x.reward));
+                            f.field("oldest", x.oldest), f.field("replies", x.replies), f.field("reward", x.reward), f.field("starts", x.starts),
+                            f.field("messages", x.messages), f.field("errors", x.errors));
 }
 
 /// What of a sample was done when it was interrupted: whole turns, and tokens of the turn that was being sampled.
@@ -64,7 +69,7 @@ struct SamplePrefix {
   std::vector<float> logprobs;
   std::vector<PolicyVersion> versions;
   PolicyVersion kv_oldest;
-  [[nodiscard]] bool empty() const { return ids.empty() && turns.replies.empty(); }
+  [[nodiscard]] bool empty() const { return ids.empty() && turns.ids.empty(); }
 };
 template <class Inspector>
 bool inspect(Inspector& f, SamplePrefix& x) {
@@ -146,6 +151,7 @@ struct SampleResult {
   std::uint32_t attempt = 0;
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> sampled; ///< [ids] 1 where the policy sampled the token; empty: everywhere.
+  std::vector<std::uint32_t> starts; ///< Positions in `ids` where a context of its own begins (SampleTurns).
   std::vector<float> logprobs;
   std::vector<PolicyVersion> versions;
   PolicyVersion oldest;         ///< Among tokens and KV entries.
@@ -155,7 +161,7 @@ struct SampleResult {
 };
 template <class Inspector>
 bool inspect(Inspector& f, SampleResult& x) {
-  return f.object(x).fields(f.field("id", x.id), f.field("attempt", x.attempt), f.field("ids", x.ids), f.field("sampled", x.sampled), f.field("logprobs", x.logprobs),
+  return f.object(x).fields(f.field("id", x.id), f.field("attempt", x.attempt), f.field("ids", x.ids), f.field("sampled", x.sampled), f.field("starts", x.starts), f.field("logprobs", x.logprobs),
                             f.field("versions", x.versions), f.field("oldest", x.oldest), f.field("finish", x.finish), f.field("reward", x.reward), f.field("text", x.text));
 }
 

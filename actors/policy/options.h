@@ -17,7 +17,7 @@ struct PolicyOptions {
   model::DecoderSizes sizes;    ///< Of a fresh model; vocab_size 0: as many as the tokenizer has.
   std::uint64_t seed = 0;       ///< Of fresh weights.
   std::string tokenizer_folder; ///< With tokenizer.json; the supervisor writes it before anything starts.
-  std::string format = "chatml";
+  std::string format = "auto";  ///< data::FormatSource::name; the template lies in `tokenizer_folder`.
   tensor::Backends backends;    ///< Who computes.
   bool drafts = false;          ///< The model must be able to guess ahead (generate's draft_tokens).
   kernels::Precision precision = kernels::Precision::kFloat32; ///< Of the operands of matrix products.

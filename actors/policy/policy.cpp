@@ -1,5 +1,6 @@
 #include "actors/policy/policy.h"
 
+#include "data/chat_source.h"
 #include "model/kv_cache.h"
 #include "model/load.h"
 #include "model/spec.h"
@@ -26,11 +27,21 @@ Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenize
   return weights ? model::Model::create(spec, options.seed) : model::Model::zeros(spec);
 }
 
+// What the release says ends a reply, beside its template.
+Result<std::vector<std::int32_t>> end_ids(const PolicyOptions& options) {
+  if (options.model_path.empty() || model::is_description(options.model_path)) return std::vector<std::int32_t>{}; // fresh: the format says
+  TROUPE_TRY(const auto spec, model::load_spec(options.model_path));
+  return std::vector<std::int32_t>(spec.eos_ids.begin(), spec.eos_ids.end());
+}
+
 } // namespace
 
 Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
   TROUPE_TRY(auto tokenizer, data::Tokenizer::load(options.tokenizer_folder));
-  TROUPE_TRY(auto format, data::PromptFormat::create(options.format, tokenizer));
+  TROUPE_TRY(auto source, data::find_chat_template(options.tokenizer_folder, ""));
+  data::FormatSource from{options.format, std::move(source.jinja), {}};
+  TROUPE_TRY(from.end_ids, end_ids(options));
+  TROUPE_TRY(auto format, data::PromptFormat::create(from, tokenizer));
   TROUPE_TRY(auto model, model_of(options, tokenizer, format, weights));
   if (options.drafts && !model::can_guess(model.spec()))
     return fail(ErrorCode::kInvalidArgument, "rollout.draft_tokens needs a model with a block for further tokens (MTP); " +

@@ -65,6 +65,7 @@ rl::Group group_of(BatchGroup&& wire) {
     sample.id = result.id;
     sample.ids = std::move(result.ids);
     sample.sampled = std::move(result.sampled);
+    sample.starts = std::move(result.starts);
     sample.logprobs = std::move(result.logprobs);
     sample.versions = std::move(result.versions);
     // KV entries of older weights count as a version that touched the sample: its log-probs are not comparable bit for bit.

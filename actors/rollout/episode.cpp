@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "data/conversation.h"
+
 namespace troupe::actors {
 namespace {
 
 PolicyVersion oldest_of(const SampleTurns& turns, const generate::Completion& said) {
   PolicyVersion oldest = said.kv_oldest;
   for (const PolicyVersion version : said.versions) oldest = std::min(oldest, version);
-  return turns.replies.empty() ? oldest : std::min(oldest, turns.oldest);
+  return turns.ids.empty() ? oldest : std::min(oldest, turns.oldest);
 }
 
 template <class T>
@@ -16,31 +18,64 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+// The ids of the context that is being sampled in: the prompt and what follows it, or what was begun anew.
+std::vector<std::int32_t> context_of(std::span<const std::int32_t> prompt, const SampleTurns& turns) {
+  if (!turns.starts.empty()) return {turns.ids.begin() + static_cast<std::ptrdiff_t>(turns.starts.back()), turns.ids.end()};
+  std::vector<std::int32_t> ids(prompt.begin(), prompt.end());
+  append(ids, turns.ids);
+  return ids;
+}
+
+Result<data::Conversation> conversation_of(const SampleTurns& turns, const EpisodePrompt& prompt, const Policy& policy) {
+  data::ChatExtras extras;
+  extras.now = data::kTrainingDate;
+  data::Conversation conversation(policy.format, policy.tokenizer, extras);
+  std::vector<data::Message> messages = prompt.messages;
+  TROUPE_TRY(const auto later, data::messages_from_text(turns.messages));
+  append(messages, later);
+  data::Rendered rendered;
+  rendered.ids = context_of(prompt.ids, turns);
+  rendered.sampled.resize(rendered.ids.size());
+  TROUPE_TRY_STATUS(conversation.resume(std::move(messages), std::move(rendered)));
+  return conversation;
+}
+
 } // namespace
 
-void next_turn(SampleTurns& turns, std::span<const std::int32_t> prompt, const generate::Completion& said, std::span<const data::Message> answer,
-               double reward, const Policy& policy, PolicyVersion now) {
-  data::Rendered conversation;
-  conversation.ids.assign(prompt.begin(), prompt.end());
-  append(conversation.ids, turns.ids);
-  const std::size_t before = conversation.ids.size();
-  conversation.sampled.resize(before);
-  policy.format.continue_with(conversation, said.ids, answer, true, policy.tokenizer);
+Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, std::span<const data::Message> answer,
+                 double reward, const Policy& policy, PolicyVersion now, bool error_turn) {
+  TROUPE_TRY(auto conversation, conversation_of(turns, prompt, policy));
+  const std::size_t before = conversation.rendered().ids.size();
+  TROUPE_TRY(const bool exact, conversation.go_on(said.ids, answer));
+  const auto& all = conversation.messages();
+  turns.messages = data::messages_to_text(std::span(all).subspan(prompt.messages.size()));
   turns.oldest = oldest_of(turns, said);
-  turns.ids.insert(turns.ids.end(), conversation.ids.begin() + static_cast<std::ptrdiff_t>(before), conversation.ids.end());
-  turns.sampled.insert(turns.sampled.end(), conversation.sampled.begin() + static_cast<std::ptrdiff_t>(before), conversation.sampled.end());
+  append(turns.ids, said.ids);
+  turns.sampled.resize(turns.ids.size(), 1);
   append(turns.logprobs, said.logprobs);
-  turns.logprobs.resize(turns.ids.size(), 0);
   append(turns.versions, said.versions);
+  const auto& ids = conversation.rendered().ids;
+  const std::size_t from = exact ? before + said.ids.size() : 0;
+  if (!exact) turns.starts.push_back(static_cast<std::uint32_t>(turns.ids.size()));
+  turns.ids.insert(turns.ids.end(), ids.begin() + static_cast<std::ptrdiff_t>(from), ids.end());
+  turns.sampled.resize(turns.ids.size(), 0);
+  turns.logprobs.resize(turns.ids.size(), 0);
   turns.versions.resize(turns.ids.size(), now);
-  turns.replies.push_back(said.text);
+  if (error_turn) ++turns.errors;
+  else turns.replies.push_back(said.text);
   turns.reward += reward;
+  return {};
+}
+
+std::vector<std::string> call_problems(const SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, const Policy& policy) {
+  if (!policy.format.is_template()) return {};
+  const auto conversation = conversation_of(turns, prompt, policy);
+  return conversation ? conversation->problems_of(said.ids) : std::vector<std::string>{};
 }
 
 generate::Request request_of(std::span<const std::int32_t> prompt, const SamplePrefix& prefix) {
   generate::Request request;
-  request.prompt.assign(prompt.begin(), prompt.end());
-  append(request.prompt, prefix.turns.ids);
+  request.prompt = context_of(prompt, prefix.turns);
   request.first_position = static_cast<std::uint64_t>(std::count(prefix.turns.sampled.begin(), prefix.turns.sampled.end(), 1));
   request.prefix = {prefix.ids, prefix.logprobs, prefix.versions, prefix.kv_oldest};
   return request;
@@ -50,10 +85,11 @@ SampleResult result_of(const SampleTurns& turns, const generate::Completion& sai
   SampleResult result;
   result.ids = turns.ids;
   append(result.ids, said.ids);
-  if (!turns.replies.empty()) {
+  if (!turns.ids.empty()) {
     result.sampled = turns.sampled;
     result.sampled.resize(result.ids.size(), 1);
   }
+  result.starts = turns.starts;
   result.logprobs = turns.logprobs;
   append(result.logprobs, said.logprobs);
   result.versions = turns.versions;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "actors/messages/rollout.h"
@@ -12,10 +13,21 @@
 
 namespace troupe::actors {
 
+/// What the samples of a group begin with.
+struct EpisodePrompt {
+  std::vector<data::Message> messages;
+  std::vector<std::int32_t> ids;
+};
+
 /// Adds the turn that `said` was and opens the next one with what the task answered. `now`: the weights that will first read the task's
-/// tokens. `reward` is that of the turn.
-void next_turn(SampleTurns& turns, std::span<const std::int32_t> prompt, const generate::Completion& said, std::span<const data::Message> answer,
-               double reward, const Policy& policy, PolicyVersion now);
+/// tokens. `reward` is that of the turn; `error_turn`: the task has not heard of it, `answer` is ours.
+/// Where the format shows earlier turns otherwise than they were said, the conversation begins anew (SampleTurns::starts).
+/// Errors: those of data::Conversation; then nothing has changed.
+[[nodiscard]] Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, std::span<const data::Message> answer,
+                               double reward, const Policy& policy, PolicyVersion now, bool error_turn = false);
+
+/// What is wrong with the calls of tools that `said` makes; empty: nothing.
+[[nodiscard]] std::vector<std::string> call_problems(const SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, const Policy& policy);
 
 /// What the engine is to sample now: the open turn of `prompt` and `prefix.turns`, going on from the prefix's tokens.
 /// Randomness is counted in sampled tokens over all turns.

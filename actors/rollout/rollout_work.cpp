@@ -86,12 +86,20 @@ void RolloutWork::begin(std::uint64_t key, Group& group, EnvironmentReply& reply
     for (const auto& [index, sample] : group.samples) all.push_back(index);
     return fail_samples(key, all, reply.error);
   }
-  std::vector<data::Message> messages;
+  std::vector<data::Message>& messages = group.prompt.messages;
   for (ChatMessage& message : reply.messages) {
     group.prompt_text += (messages.empty() ? "" : "\n") + message.content;
-    messages.push_back({std::move(message.role), std::move(message.content)});
+    messages.push_back({std::move(message.role), std::move(message.content), {}});
   }
-  group.prompt_ids = policy_.format.render(messages, true, policy_.tokenizer).ids;
+  data::ChatExtras extras;
+  extras.now = data::kTrainingDate;
+  auto rendered = policy_.format.render(messages, true, policy_.tokenizer, extras);
+  if (!rendered) {
+    std::vector<std::uint32_t> all;
+    for (const auto& [index, sample] : group.samples) all.push_back(index);
+    return fail_samples(key, all, rendered.error());
+  }
+  group.prompt.ids = std::move(rendered->ids);
   group.rendered = true;
   submit(key, group);
 }
@@ -114,7 +122,7 @@ void RolloutWork::submit(std::uint64_t key, Group& group) {
 
 Status RolloutWork::submit(std::uint64_t key, const Group& group, Sample& sample, const SamplePrefix& prefix) {
   const RolloutStage& stage = options_.stages.at(static_cast<std::size_t>(group.head.stage));
-  generate::Request request = request_of(group.prompt_ids, prefix);
+  generate::Request request = request_of(group.prompt.ids, prefix);
   request.id = {key, sample.work.id.sample};
   request.group = key;
   request.seed = options_.seed;
@@ -151,16 +159,17 @@ void RolloutWork::finished(generate::Completion completion) {
   if (sample == group->second.samples.end()) return;
   if (completion.finish == generate::Finish::kError)
     return fail_samples(key, {completion.id.sample}, {ErrorCode::kInternal, completion.error, ""});
-  std::vector<std::string> replies = sample->second.turns.replies;
-  replies.push_back(completion.text);
   sample->second.completion = std::move(completion);
+  if (tell_problems(key, group->second, sample->second)) return;
+  std::vector<std::string> replies = sample->second.turns.replies;
+  replies.push_back(sample->second.completion->text);
   call(key, sample->first, std::move(replies));
 }
 
 SamplesDone& RolloutWork::outbox(std::uint64_t key, const Group& group) {
   const auto [it, fresh] = done_.try_emplace(key);
   if (fresh)
-    it->second = {worker_, incarnation_, group.head.eval, group.head.evaluation, group.head.epoch, group.head.prompt, group.prompt_ids, group.prompt_text, {}};
+    it->second = {worker_, incarnation_, group.head.eval, group.head.evaluation, group.head.epoch, group.head.prompt, group.prompt.ids, group.prompt_text, {}};
   return it->second;
 }
 
@@ -169,28 +178,41 @@ void RolloutWork::rewarded(std::uint64_t key, Group& group, std::uint32_t index,
   if (it == group.samples.end() || !it->second.completion) return;
   Sample& sample = it->second;
   if (!reply.ok) return fail_samples(key, {index}, reply.error);
-  if (!reply.done && goes_on(key, group, sample, reply)) return;
+  std::vector<data::Message> answer;
+  for (const ChatMessage& message : reply.messages) answer.push_back({message.role, message.content, {}});
+  if (!reply.done && goes_on(key, group, sample, answer, reply.reward, false)) return;
   SampleResult result = result_of(sample.turns, *sample.completion);
   result.id = sample.work.id;
   result.attempt = sample.work.attempt;
   result.reward += reply.reward;
   if (!reply.done) result.finish = static_cast<std::uint8_t>(generate::Finish::kLength); // the task would have gone on
-  result.text = sample.turns.replies.empty() ? sample.completion->text : policy_.tokenizer.decode(result.ids);
+  result.text = sample.turns.ids.empty() ? sample.completion->text : policy_.tokenizer.decode(result.ids);
   outbox(key, group).samples.push_back(std::move(result));
   forget(key, index);
 }
 
 // The next turn, unless there were enough of them or the conversation no longer fits: then the sample ends here.
-bool RolloutWork::goes_on(std::uint64_t key, const Group& group, Sample& sample, const EnvironmentReply& reply) {
-  if (sample.turns.replies.size() + 1 >= static_cast<std::size_t>(options_.turns_max)) return false;
-  std::vector<data::Message> messages;
-  for (const ChatMessage& message : reply.messages) messages.push_back({message.role, message.content});
+bool RolloutWork::goes_on(std::uint64_t key, const Group& group, Sample& sample, std::span<const data::Message> answer, double reward, bool error_turn) {
+  if (sample.turns.replies.size() + sample.turns.errors + 1 >= static_cast<std::size_t>(options_.turns_max)) return false;
   SamplePrefix next{sample.turns, {}, {}, {}, {}};
-  next_turn(next.turns, group.prompt_ids, *sample.completion, messages, reply.reward, policy_, engine_.version());
+  if (!next_turn(next.turns, group.prompt, *sample.completion, answer, reward, policy_, engine_.version(), error_turn)) return false;
   if (const auto queued = submit(key, group, sample, next); !queued) return false;
   sample.turns = std::move(next.turns);
   sample.completion.reset();
   return true;
+}
+
+// A call of a tool that is cut off or malformed never reaches the task: the policy is told what is wrong with it, in a turn of its own.
+bool RolloutWork::tell_problems(std::uint64_t key, const Group& group, Sample& sample) {
+  const auto problems = call_problems(sample.turns, group.prompt, *sample.completion, policy_);
+  if (problems.empty()) return false;
+  std::string text = "error: ";
+  for (const std::string& problem : problems) text += (&problem == &problems.front() ? "" : "; ") + problem;
+  for (const char* role : {"tool", "user"}) { // not every template knows tools
+    const data::Message told{role, text, {}};
+    if (goes_on(key, group, sample, std::span(&told, 1), 0, true)) return true;
+  }
+  return false;
 }
 
 void RolloutWork::fail_samples(std::uint64_t key, std::vector<std::uint32_t> samples, const Error& error) {

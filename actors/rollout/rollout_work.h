@@ -14,6 +14,7 @@
 #include "actors/messages/environment.h"
 #include "actors/messages/rollout.h"
 #include "actors/policy/policy.h"
+#include "actors/rollout/episode.h"
 #include "actors/rollout/options.h"
 #include "base/result.h"
 #include "generate/engine.h"
@@ -65,7 +66,7 @@ class RolloutWork {
   };
   struct Group {
     GroupWork head; // without samples
-    std::vector<std::int32_t> prompt_ids;
+    EpisodePrompt prompt;
     std::string prompt_text;
     std::map<std::uint32_t, Sample> samples;
     bool asked = false, rendered = false;
@@ -84,7 +85,8 @@ class RolloutWork {
   [[nodiscard]] Status submit(std::uint64_t key, const Group& group, Sample& sample, const SamplePrefix& prefix);
   void finished(generate::Completion completion);
   void rewarded(std::uint64_t key, Group& group, std::uint32_t sample, const EnvironmentReply& reply);
-  [[nodiscard]] bool goes_on(std::uint64_t key, const Group& group, Sample& sample, const EnvironmentReply& reply);
+  [[nodiscard]] bool goes_on(std::uint64_t key, const Group& group, Sample& sample, std::span<const data::Message> answer, double reward, bool error_turn);
+  [[nodiscard]] bool tell_problems(std::uint64_t key, const Group& group, Sample& sample);
   void fail_samples(std::uint64_t key, std::vector<std::uint32_t> samples, const Error& error);
   void forget(std::uint64_t key, std::uint32_t sample);
   [[nodiscard]] SamplesDone& outbox(std::uint64_t key, const Group& group);

@@ -146,7 +146,7 @@ void Head::samples_done(const SamplesDone& message) {
         kept.prompt_ids = message.prompt_ids;
         kept.prompt_text = message.prompt_text;
         kept.samples[sample.id.sample] = sample;
-        probe_.delivered(message.prompt_ids, sample.ids);
+        if (sample.starts.empty()) probe_.delivered(message.prompt_ids, sample.ids);
         ++completions_;
         reward_sum_ += sample.reward;
         ++rewards_;

@@ -8,7 +8,9 @@
 #include "cli/experiment/load.h"
 #include "data/arithmetic.h"
 #include "data/bpe_trainer.h"
+#include "data/chat_source.h"
 #include "data/dataset.h"
+#include "model/folder.h"
 
 namespace troupe::cli {
 namespace {
@@ -51,6 +53,12 @@ std::vector<std::string> task_corpus(const Experiment& e) {
   return corpus;
 }
 
+// A config.json alone has its tokenizer and template beside it.
+fs::path release_of(const std::string& model) {
+  const fs::path path = model;
+  return model::is_description(path) ? path.parent_path() : path;
+}
+
 } // namespace
 
 Result<std::string> resolve_path(const std::string& path) {
@@ -68,10 +76,7 @@ Result<std::string> resolve_path(const std::string& path) {
 
 Result<data::Tokenizer> make_tokenizer(const Experiment& e) {
   switch (e.tokenizer.source()) {
-    case experiment::TokenizerSource::kModel: {
-      const fs::path path = e.model.path;  // a config.json has its tokenizer beside it
-      return data::Tokenizer::load(path.extension() == ".json" ? path.parent_path() : path);
-    }
+    case experiment::TokenizerSource::kModel: return data::Tokenizer::load(release_of(e.model.path));
     case experiment::TokenizerSource::kFile: return data::Tokenizer::load(e.tokenizer.file.path, e.tokenizer.file.pattern);
     case experiment::TokenizerSource::kVocabulary: break;
   }
@@ -82,6 +87,20 @@ Result<data::Tokenizer> make_tokenizer(const Experiment& e) {
   }
   if (corpus.empty() && e.tokenizer.vocabulary.kind == "bpe") corpus = task_corpus(e);
   return data::make_vocabulary(e.tokenizer.vocabulary, corpus);
+}
+
+Status save_tokenizer(const Experiment& e, const data::Tokenizer& tokenizer, const fs::path& folder) {
+  data::ChatSource source;
+  if (e.tokenizer.source() == experiment::TokenizerSource::kModel) {
+    TROUPE_TRY(const auto spec, model::load_spec(e.model.path));
+    TROUPE_TRY(source, data::find_chat_template(release_of(e.model.path), spec.family));
+  } else if (e.tokenizer.source() == experiment::TokenizerSource::kFile) {
+    const fs::path path = e.tokenizer.file.path;
+    const bool whole = fs::is_directory(path) || path.extension() == ".gguf";
+    TROUPE_TRY(source, data::find_chat_template(whole ? path : path.parent_path(), ""));
+  }
+  TROUPE_TRY_STATUS(make_folders(folder));
+  return tokenizer.save(folder, source.jinja);
 }
 
 actors::SupervisorOptions supervisor_options(const Experiment& e) {

@@ -29,8 +29,7 @@ Result<std::string> prepare(const actors::WorkerFrame& frame) {
     return fail(ErrorCode::kNotFound, "the run's model " + experiment.model.path + " is not on this machine; copy it to the same path");
   TROUPE_TRY(const auto tokenizer, make_tokenizer(experiment));
   const fs::path folder = fs::path(frame.run_folder) / "tokenizer";
-  TROUPE_TRY_STATUS(make_folders(folder));
-  TROUPE_TRY_STATUS(tokenizer.save(folder));
+  TROUPE_TRY_STATUS(save_tokenizer(experiment, tokenizer, folder));
   TROUPE_TRY(const auto text, read_file(folder / "tokenizer.json"));
   return hex64(hash64(text));
 }

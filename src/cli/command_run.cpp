@@ -46,8 +46,7 @@ Status check_policy(const Experiment& e, const data::Tokenizer& tokenizer) {
   if (::mkdtemp(name.data()) == nullptr) return tl::unexpected(system_error("create", name, errno));
   const fs::path folder = name;
   const auto check = [&]() -> Status {
-    TROUPE_TRY_STATUS(make_folders(folder / "tokenizer"));
-    TROUPE_TRY_STATUS(tokenizer.save(folder / "tokenizer"));
+    TROUPE_TRY_STATUS(save_tokenizer(e, tokenizer, folder / "tokenizer"));
     actors::WorkerFrame frame;
     frame.run_folder = folder.string();
     frame.experiment = experiment::experiment_to_json(e).dump();
@@ -97,8 +96,7 @@ Result<int> play(Experiment experiment, const json& provenance) {
   options.run_json = run.dump(2) + "\n";
   options.prepare = [&](const fs::path& folder) -> Status {
     if (fs::exists(folder / "tokenizer" / "tokenizer.json")) return {};
-    TROUPE_TRY_STATUS(make_folders(folder / "tokenizer"));
-    return tokenizer.save(folder / "tokenizer");
+    return save_tokenizer(experiment, tokenizer, folder / "tokenizer");
   };
   TROUPE_TRY(const auto outcome, actors::run_supervisor(options));
   if (outcome.exit != protocol::RunExit::kDone) std::fprintf(stderr, "troupe: %s: %s\n", std::string(to_string(outcome.exit)).c_str(), outcome.reason.c_str());

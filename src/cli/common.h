@@ -47,5 +47,8 @@ void add_config(CLI::App& app, int& code);
 void add_checkpoint(CLI::App& app, int& code);
 void add_worker(CLI::App& app, int& code);
 void add_bench(CLI::App& app, int& code);
+void add_inspect(CLI::App& app, int& code);
+/// `chat` and `serve` become troupe-worker.
+void add_model_commands(CLI::App& app, int& code);
 
 } // namespace troupe::cli

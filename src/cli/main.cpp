@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
   add_checkpoint(app, code);
   add_worker(app, code);
   add_bench(app, code);
+  add_inspect(app, code);
+  add_model_commands(app, code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

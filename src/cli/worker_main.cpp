@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "cli/casting_worker.h"
 #include "cli/experiment/load.h"
+#include "cli/model_main.h"
 
 namespace {
 
@@ -35,7 +36,10 @@ Status run(std::string_view mode) {
 
 int main(int argc, char** argv) {
   try {
-    const auto done = run(argc > 1 ? argv[1] : "");
+    const std::string_view mode = argc > 1 ? argv[1] : "";
+    if (mode == "serve") return cli::serve_main(argc - 1, argv + 1);
+    if (mode == "chat") return cli::chat_main(argc - 1, argv + 1);
+    const auto done = run(mode);
     if (done) return 0;
     std::fprintf(stderr, "%s\n", done.error().to_string().c_str());
   } catch (const std::exception& e) {

@@ -1,6 +1,7 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 
@@ -37,19 +38,38 @@ Status for_each_line(const std::string& path, const std::function<Status(const J
   return {};
 }
 
+// What templates know of a message besides role and content.
+constexpr std::array<const char*, 6> kFurther = {"reasoning_content", "thinking", "tool_calls", "tool_call_id", "name", "tools"};
+
+std::string further_fields(const nlohmann::json& message) {
+  nlohmann::ordered_json more = nlohmann::ordered_json::object();
+  for (const char* key : kFurther)
+    if (message.contains(key) && !message[key].is_null()) more[key] = nlohmann::ordered_json(message[key]);
+  return more.empty() ? std::string() : more.dump();
+}
+
+Result<Message> read_message(const JsonView& item) {
+  Message message;
+  TROUPE_TRY(const auto role, item.at("role"));
+  TROUPE_TRY(message.role, role.string());
+  if (message.role != "system" && message.role != "user" && message.role != "assistant" && message.role != "tool")
+    return role.error(ErrorCode::kCorrupt, "is '" + message.role + "'; roles are system, user, assistant and tool");
+  message.more = further_fields(item.value());
+  // A turn of nothing but calls may do without text.
+  const bool calls = message.role == "assistant" && item.value().contains("tool_calls") && item.value()["tool_calls"].is_array();
+  const auto content = item.find("content");
+  if (calls && (!content || content->value().is_null())) return message;
+  TROUPE_TRY(const auto text, item.at("content"));
+  TROUPE_TRY(message.content, text.string());
+  return message;
+}
+
 Result<std::vector<Message>> read_messages(const JsonView& list) {
   TROUPE_TRY(const auto count, list.array_size());
   if (count == 0) return list.error(ErrorCode::kCorrupt, "is an empty list");
   std::vector<Message> messages;
   for (std::size_t i = 0; i < count; ++i) {
-    const JsonView item = list.element(i);
-    TROUPE_TRY(const auto role, item.at("role"));
-    TROUPE_TRY(const auto content, item.at("content"));
-    Message message;
-    TROUPE_TRY(message.role, role.string());
-    TROUPE_TRY(message.content, content.string());
-    if (message.role != "system" && message.role != "user" && message.role != "assistant" && message.role != "tool")
-      return role.error(ErrorCode::kCorrupt, "is '" + message.role + "'; roles are system, user, assistant and tool");
+    TROUPE_TRY(auto message, read_message(list.element(i)));
     messages.push_back(std::move(message));
   }
   return messages;
@@ -82,6 +102,10 @@ Result<Example> read_example(const JsonView& line) {
   } else if (messages) {
     example.kind = Example::Kind::kMessages;
     TROUPE_TRY(example.messages, read_messages(*messages));
+    if (const auto tools = line.find("tools"); tools && !tools->value().is_null()) {
+      if (!tools->value().is_array()) return tools->wrong_type("a list of function definitions");
+      example.tools = tools->value().dump();
+    }
     if (std::none_of(example.messages.begin(), example.messages.end(),
                      [](const Message& m) { return m.role == "assistant"; }))
       return messages->error(ErrorCode::kCorrupt,
@@ -177,40 +201,60 @@ Result<std::vector<TaskRow>> read_tasks(const TaskFileOptions& options, Split sp
   return rows;
 }
 
-Result<Document> encode_example(const Example& example, const PromptFormat& format, const Tokenizer& tokenizer,
-                                const DatasetOptions& options) {
-  Document document;
-  const auto where = [&] { return options.path + ":" + std::to_string(example.line); };
-  if (example.kind == Example::Kind::kText) {
-    if (!tokenizer.eos())
-      return fail(
-          ErrorCode::kInvalidArgument,
-          "text needs an end-of-text token, which the tokenizer does not name (eos_token in tokenizer_config.json)",
-          where());
-    document.ids = tokenizer.with_template(tokenizer.encode(example.text, Special::kPlain));
-    if (document.ids.empty() || document.ids.back() != *tokenizer.eos()) document.ids.push_back(*tokenizer.eos());
-    document.sampled.assign(document.ids.size(), 1);
-  } else {
-    const auto messages = example.kind == Example::Kind::kMessages
-                              ? example.messages
-                              : std::vector<Message>{{"user", example.prompt}, {"assistant", example.completion}};
-    Rendered rendered = format.render(messages, false, tokenizer);
-    document = {std::move(rendered.ids), std::move(rendered.sampled)};
+namespace {
+
+Result<std::vector<Document>> encode_conversation(const Example& example, const PromptFormat& format, const Tokenizer& tokenizer, const std::string& where) {
+  const auto messages = example.kind == Example::Kind::kMessages ? example.messages
+                                                                 : std::vector<Message>{{"user", example.prompt}, {"assistant", example.completion}};
+  ChatExtras extras;
+  extras.tools = example.tools;
+  extras.now = kTrainingDate;
+  auto rendered = format.documents(messages, tokenizer, extras);
+  if (!rendered) return fail(rendered.error().code, std::move(rendered).error().message, where);
+  std::vector<Document> documents;
+  for (Rendered& one : *rendered) {
+    Document& document = documents.emplace_back(Document{std::move(one.ids), std::move(one.sampled)});
     // What follows the last learned token (the line end of its turn) teaches nothing.
-    while (!document.sampled.empty() && document.sampled.back() == 0)
-      document.ids.pop_back(), document.sampled.pop_back();
+    while (!document.sampled.empty() && document.sampled.back() == 0) document.ids.pop_back(), document.sampled.pop_back();
+  }
+  return documents;
+}
+
+Result<Document> encode_text(const Example& example, const Tokenizer& tokenizer, const std::string& where) {
+  if (!tokenizer.eos())
+    return fail(ErrorCode::kInvalidArgument,
+                "text needs an end-of-text token, which the tokenizer does not name (eos_token in tokenizer_config.json)", where);
+  Document document;
+  document.ids = tokenizer.with_template(tokenizer.encode(example.text, Special::kPlain));
+  if (document.ids.empty() || document.ids.back() != *tokenizer.eos()) document.ids.push_back(*tokenizer.eos());
+  document.sampled.assign(document.ids.size(), 1);
+  return document;
+}
+
+} // namespace
+
+Result<std::vector<Document>> encode_example(const Example& example, const PromptFormat& format, const Tokenizer& tokenizer,
+                                             const DatasetOptions& options) {
+  const std::string where = options.path + ":" + std::to_string(example.line);
+  std::vector<Document> documents;
+  if (example.kind == Example::Kind::kText) {
+    TROUPE_TRY(auto document, encode_text(example, tokenizer, where));
+    documents.push_back(std::move(document));
+  } else {
+    TROUPE_TRY(documents, encode_conversation(example, format, tokenizer, where));
   }
   const auto context = static_cast<std::size_t>(options.context_tokens);
-  if (document.ids.size() > context) {
+  for (Document& document : documents) {
+    if (document.ids.size() <= context) continue;
     if (options.too_long == TooLong::kError)
       return fail(ErrorCode::kInvalidArgument,
                   "the document has " + std::to_string(document.ids.size()) + " tokens and the context " +
                       std::to_string(context) + "; shorten it, raise context_tokens, or set too_long = \"truncate\"",
-                  where());
+                  where);
     document.ids.resize(context);
     document.sampled.resize(context);
   }
-  return document;
+  return documents;
 }
 
 std::vector<std::uint32_t> epoch_order(std::uint64_t count, std::uint64_t seed, std::uint64_t epoch, bool shuffle) {

@@ -21,6 +21,7 @@ struct Example {
   std::string text;               ///< kText.
   std::string prompt, completion; ///< kPromptCompletion.
   std::vector<Message> messages;  ///< kMessages; an assistant says something in it.
+  std::string tools = {};         ///< kMessages: a JSON list of function definitions, or empty.
   std::int64_t line = 0;          ///< 1-based.
 };
 
@@ -46,9 +47,10 @@ struct Document {
 };
 
 /// Encodes an example: text gets the tokenizer's begin-of-text token and ends in end-of-text; a completion and every
-/// assistant turn end in the format's stop token, which is learned.
-/// Errors: kInvalidArgument "file:line" when it is longer than the context and too_long is kError.
-[[nodiscard]] Result<Document> encode_example(const Example& example, const PromptFormat& format,
+/// assistant turn end in the format's stop token, which is learned. One document, or several where the format's template shows earlier turns
+/// otherwise than they were said (PromptFormat::documents).
+/// Errors: kInvalidArgument "file:line" when it is longer than the context and too_long is kError, or the template refuses it.
+[[nodiscard]] Result<std::vector<Document>> encode_example(const Example& example, const PromptFormat& format,
                                               const Tokenizer& tokenizer, const DatasetOptions& options);
 
 /// Where a stream stands: everything before was handed out. Part of a checkpoint.

@@ -52,8 +52,8 @@ struct DatasetOptions {
   /// The .jsonl file. Every line is an object with `text`, or `prompt` and `completion`, or
   /// `messages`; one kind per file.
   std::string path;
-  /// How conversations become tokens: "chatml" or "plain".
-  std::string format = "chatml";
+  /// How conversations become tokens: data::FormatSource::name.
+  std::string format = "auto";
   /// The part of the documents held out for evaluation, by hash of their text.
   double eval_fraction = 0.0;
   /// Shuffle anew each epoch; off keeps the order of the file.

@@ -35,15 +35,17 @@ Result<PackedSequences> PackedStream::next() {
   const auto budget = static_cast<std::size_t>(options_.tokens_per_batch);
   while (true) {
     const Example& example = examples_[order_.peek()];
-    TROUPE_TRY(const auto document, encode_example(example, *format_, *tokenizer_, options_));
-    if (packed.ids.size() + document.ids.size() > budget) {
-      if (!packed.ids.empty()) return packed; // the document opens the next batch
+    TROUPE_TRY(const auto documents, encode_example(example, *format_, *tokenizer_, options_));
+    std::size_t tokens = 0;
+    for (const Document& document : documents) tokens += document.ids.size();
+    if (packed.ids.size() + tokens > budget) {
+      if (!packed.ids.empty()) return packed; // the example opens the next batch
       return fail(ErrorCode::kInvalidArgument,
-                  "the document has " + std::to_string(document.ids.size()) + " tokens and a batch only " +
-                      std::to_string(budget) + "; raise tokens_per_batch",
+                  "the document has " + std::to_string(tokens) + " tokens and a batch only " + std::to_string(budget) +
+                      "; raise tokens_per_batch",
                   options_.path + ":" + std::to_string(example.line));
     }
-    append(packed, document);
+    for (const Document& document : documents) append(packed, document);
     order_.advance();
   }
 }

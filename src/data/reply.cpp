@@ -286,6 +286,30 @@ Result<ReplyFormat> parse_reply_format(std::string_view name) {
   return fail(ErrorCode::kNotFound, "unknown reply format '" + std::string(name) + "'; known are " + known);
 }
 
+ReplyFormat reply_format_of(std::string_view jinja) {
+  // The most telling marks first: later formats quote those of earlier ones.
+  static constexpr std::array<std::pair<std::string_view, ReplyFormat>, 7> kMarks{{{"<atem:", ReplyFormat::kMuse},
+                                                                                   {"｜DSML｜", ReplyFormat::kDeepSeekV4},
+                                                                                   {"<｜tool▁calls▁begin｜>", ReplyFormat::kDeepSeekV3},
+                                                                                   {"<|channel|>", ReplyFormat::kHarmony},
+                                                                                   {"<function=", ReplyFormat::kQwen3_5},
+                                                                                   {"<tool_call>", ReplyFormat::kQwen3},
+                                                                                   {"<|eot_id|>", ReplyFormat::kLlama3}}};
+  for (const auto& [mark, format] : kMarks)
+    if (jinja.find(mark) != std::string_view::npos) return format;
+  return ReplyFormat::kPlain;
+}
+
+Message to_message(const Reply& reply) {
+  Message message{"assistant", reply.content, {}};
+  ordered_json more = ordered_json::object();
+  if (!reply.reasoning.empty()) more["reasoning_content"] = reply.reasoning;
+  for (const ToolCall& call : reply.calls)
+    more["tool_calls"].push_back({{"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  if (!more.empty()) message.more = more.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return message;
+}
+
 Reply parse_reply(ReplyFormat format, std::string_view text, bool thinking, const ordered_json& tools) {
   Reply reply;
   if (format == ReplyFormat::kHarmony) return take_harmony(reply, text), reply;

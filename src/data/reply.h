@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "data/chat.h"
 
 namespace troupe::data {
 
@@ -40,6 +41,12 @@ enum class ReplyFormat : std::uint8_t {
 /// The names a config uses: "plain", "qwen3", "qwen3_5", "llama3", "gpt_oss", "deepseek_v3", "deepseek_v4", "muse_spark".
 /// Errors: kNotFound listing them.
 [[nodiscard]] Result<ReplyFormat> parse_reply_format(std::string_view name);
+
+/// The grammar of the replies that a release's chat template writes.
+[[nodiscard]] ReplyFormat reply_format_of(std::string_view jinja);
+
+/// As a message of a conversation: reasoning_content and tool_calls are where they are told from the content.
+[[nodiscard]] Message to_message(const Reply& reply);
 
 /// Takes a reply apart.
 /// `text`: the sampled ids decoded with their control tokens, without the one that ended the turn or with it. `thinking`: the prompt has opened the

@@ -72,7 +72,8 @@ Status EngineCore::check_request(const Request& request) const {
 Status EngineCore::submit(Request request) {
   TROUPE_TRY_STATUS(check_request(request));
   auto active = std::make_unique<Active>();
-  active->rng = Rng(request.seed, RngStream::kSampling, request.id.prompt, request.id.sample);
+  const SampleId draws_as = request.randomness.value_or(request.id);
+  active->rng = Rng(request.seed, RngStream::kSampling, draws_as.prompt, draws_as.sample);
   active->first_position = request.first_position;
   active->tokens_max = completion_tokens_max(request);
   Completion& completion = active->completion;
@@ -180,21 +181,21 @@ void EngineCore::apply(std::span<const Work> work, std::span<const float> logits
   std::size_t next = 0;
   for (const Work& w : work) {
     const std::size_t count = w.samples ? static_cast<std::size_t>(1 + w.drafts) : 0;
-    take_tokens(w, sampled.subspan(next, count), report);
+    take_tokens(w, std::span(draws_).subspan(next, count), sampled.subspan(next, count), report);
     next += count;
   }
 }
 
 // The first token, and, when it is the one that was guessed, the one after it: both are what one by one would have given, bit for bit.
-void EngineCore::take_tokens(const Work& work, std::span<const Sampled> sampled, StepReport& report) {
+void EngineCore::take_tokens(const Work& work, std::span<const Draw> draws, std::span<const Sampled> sampled, StepReport& report) {
   Active& active = *active_[static_cast<std::size_t>(work.slot)];
   const std::int32_t draft = std::exchange(active.draft, -1);
   std::int32_t taken = 0;
   bool right = false;
   std::optional<Finish> why;
-  for (const Sampled& token : sampled) {
-    if (taken > 0 && (why || !right)) break;
-    if (auto error = append(work, token)) {
+  for (std::size_t i = 0; i < sampled.size() && (i == 0 || (right && !why)); ++i) {
+    const Sampled& token = sampled[i];
+    if (auto error = append(work, draws[i], token)) {
       report.finished.push_back(take(work.slot, Finish::kError, std::move(*error)));
       return;
     }
@@ -270,7 +271,7 @@ void EngineCore::fill_guesses(std::span<const Work> work) {
   }
 }
 
-std::optional<std::string> EngineCore::append(const Work& work, const Sampled& sampled) {
+std::optional<std::string> EngineCore::append(const Work& work, const Draw& draw, const Sampled& sampled) {
   Active& active = *active_[static_cast<std::size_t>(work.slot)];
   Completion& completion = active.completion;
   const std::size_t position = completion.ids.size();
@@ -282,6 +283,8 @@ std::optional<std::string> EngineCore::append(const Work& work, const Sampled& s
   completion.ids.push_back(sampled.id);
   completion.logprobs.push_back(sampled.logprob);
   completion.versions.push_back(version_);
+  if (active.sampling.alternatives >= 0)
+    completion.alternatives.push_back(alternatives(draw.logits, active.sampling, sampled.id));
   if (active.matcher && !active.cut) {
     const auto& stops = active.sampling.stop_ids;
     const bool stop_id = std::find(stops.begin(), stops.end(), sampled.id) != stops.end();
@@ -320,12 +323,17 @@ void EngineCore::finish(Active& active, Finish why) const {
 
 Completion EngineCore::take(std::int32_t slot, Finish why, std::string error) {
   auto active = std::move(active_[static_cast<std::size_t>(slot)]);
-  scheduler_.remove(slot);
+  scheduler_.remove(slot, active->completion.ids);
   by_id_.erase(active->completion.id);
   finish(*active, why);
   active->completion.error = std::move(error);
   (why == Finish::kError ? stats_.errors : why == Finish::kAborted ? stats_.aborted : stats_.completions) += 1;
   return std::move(active->completion);
+}
+
+const Completion* EngineCore::peek(SampleId id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &active_[static_cast<std::size_t>(found->second)]->completion;
 }
 
 Result<Completion> EngineCore::abort(SampleId id) {

@@ -96,6 +96,7 @@ class EngineCore {
   StepReport step();
   [[nodiscard]] bool idle() const { return by_id_.empty() && ended_early_.empty(); }
   [[nodiscard]] Result<Completion> abort(SampleId id);
+  [[nodiscard]] const Completion* peek(SampleId id) const;
   std::vector<Completion> abort_group(std::uint64_t group);
   std::vector<Completion> abort_all();
   void weights_changed(PolicyVersion version, OnUpdate mode);
@@ -125,10 +126,10 @@ class EngineCore {
   void fill_batch(std::span<const Work> work);
   void run_work(std::span<const Work> work, StepReport& report);
   void apply(std::span<const Work> work, std::span<const float> logits, StepReport& report);
-  void take_tokens(const Work& work, std::span<const Sampled> sampled, StepReport& report);
+  void take_tokens(const Work& work, std::span<const Draw> draws, std::span<const Sampled> sampled, StepReport& report);
   void guess(std::span<const Work> work);
   void fill_guesses(std::span<const Work> work);
-  std::optional<std::string> append(const Work& work, const Sampled& sampled);
+  std::optional<std::string> append(const Work& work, const Draw& draw, const Sampled& sampled);
 
   Forward& forward_;
   const TextCodec* text_;

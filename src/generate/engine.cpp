@@ -114,7 +114,7 @@ int pages_of(const model::ModelSpec& spec, const EngineOptions& options) {
 CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& options) {
   CoreOptions core;
   core.scheduler = {pages_of(spec, options), options.page_tokens, options.sequences_max, options.prefill_tokens,
-                    options.cached_prompts_max, model::KvCache::bytes_per_state(spec) > 0};
+                    options.cached_prompts_max, options.reuse_prefixes, model::KvCache::bytes_per_state(spec) > 0};
   core.vocabulary = static_cast<int>(spec.used_vocab());
   core.logit_stride = static_cast<int>(spec.vocab_size);
   core.context_tokens = options.context_tokens > 0 ? options.context_tokens : static_cast<int>(spec.context);
@@ -157,6 +157,7 @@ Engine::~Engine() = default;
 Status Engine::submit(Request request) { return impl_->core.submit(std::move(request)); }
 StepReport Engine::step() { return impl_->core.step(); }
 bool Engine::idle() const { return impl_->core.idle(); }
+const Completion* Engine::peek(SampleId id) const { return impl_->core.peek(id); }
 Result<Completion> Engine::abort(SampleId id) { return impl_->core.abort(id); }
 std::vector<Completion> Engine::abort_group(std::uint64_t group) { return impl_->core.abort_group(group); }
 std::vector<Completion> Engine::abort_all() { return impl_->core.abort_all(); }

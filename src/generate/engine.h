@@ -46,6 +46,8 @@ class Engine {
   /// True when a step would do nothing.
   [[nodiscard]] bool idle() const;
 
+  /// What a request has sampled so far (no text yet); null when the engine does not hold it. Valid until the next step.
+  [[nodiscard]] const Completion* peek(SampleId id) const;
   /// Takes a request out, with what it sampled so far. Errors: kNotFound (never submitted, or already finished).
   [[nodiscard]] Result<Completion> abort(SampleId id);
   /// All samples of a group; empty when there are none.

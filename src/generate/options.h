@@ -26,6 +26,7 @@ struct EngineOptions {
   int waiting_max = 8192;         ///< Requests that may wait for space; more are refused.
   int context_tokens = 0;         ///< Longest prompt plus completion; 0 = what the model was made for.
   int cached_prompts_max = 256;   ///< Prompts kept for further samples of their group; 0 = none are shared.
+  bool reuse_prefixes = false;    ///< What finished requests computed is kept too, and prompts go on from the longest beginning that is there.
   OnUpdate on_update = OnUpdate::kKeepKv;  ///< See OnUpdate.
   int draft_tokens = 0;           ///< Tokens guessed ahead a step by the model's own block for further tokens; 0 or 1.
 };
@@ -38,6 +39,7 @@ struct SamplingParams {
   int top_k = 0;             ///< Keeps this many most likely tokens; 0 = all.
   int max_new_tokens = 256;  ///< Sampled tokens, those of a prefix included.
   std::vector<std::int32_t> stop_ids = {};  ///< A token of these ends the completion and is its last token.
+  int alternatives = -1;  ///< Most likely tokens whose log-probs are kept at every position; -1: none, nor the sampled one's there.
   std::vector<std::string> stop_strings =
       {};  ///< Text that ends the completion; it is cut from the text, not from the ids.
 };

@@ -32,10 +32,16 @@ class PromptCache {
   PromptCache(PagePool& pool, int entries_max, PagePool* states = nullptr)
       : pool_(pool), states_(states), entries_max_(entries_max) {}
 
-  /// The pages of an equal prompt, or nothing; marks it as used.
-  [[nodiscard]] const std::vector<std::int32_t>* find(const Prompt& prompt);
-  /// The snapshot that belongs to the prompt found last, -1 without states.
-  [[nodiscard]] std::int32_t found_state() const { return entries_.empty() ? -1 : entries_.front().state; }
+  struct Found {
+    const Prompt* prompt = nullptr;  ///< The entry's; null: nothing was found.
+    const std::vector<std::int32_t>* pages = nullptr;
+    std::int32_t tokens = 0;  ///< That both begin with.
+    std::int32_t state = -1;  ///< The snapshot that belongs to the entry.
+  };
+  /// The entry that equals the prompt, or nothing; marks it as used.
+  [[nodiscard]] Found find(const Prompt& prompt);
+  /// The entry that the prompt has most in common with; with states, only entries that the prompt goes on from.
+  [[nodiscard]] Found find_longest(const Prompt& prompt);
   /// Keeps a prompt that is not in the cache yet; evicts the least recently used one when full. Returns the number of the
   /// snapshot that the owner fills now, or -1: nothing was kept, or there are no states.
   std::int32_t insert(SharedPrompt prompt, std::span<const std::int32_t> pages);
@@ -53,6 +59,7 @@ class PromptCache {
     std::int32_t state = -1;
   };
   void drop(std::list<Entry>::iterator entry);
+  Found used(std::list<Entry>::iterator entry, std::int32_t tokens);
 
   PagePool& pool_;
   PagePool* states_;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ struct Prefix {
 /// One completion to sample.
 struct Request {
   SampleId id;              ///< Names the randomness; unique among the requests an engine holds.
+  std::optional<SampleId> randomness = {};  ///< Names it instead, where requests with the same are to draw alike.
   std::uint64_t group = 0;  ///< For abort_group. Prompts are shared by content, whatever the group.
   std::uint64_t seed = 0;   ///< The run's seed.
   std::vector<std::int32_t> prompt;
@@ -32,6 +34,12 @@ struct Request {
   std::uint64_t first_position = 0;  ///< Tokens the sample has sampled before this request, in earlier turns: its
                                      ///< randomness goes on from there.
   SamplingParams sampling;
+};
+
+/// A token at a position, and its log-prob.
+struct Alternative {
+  std::int32_t id = -1;
+  float logprob = 0;
 };
 
 /// Why a completion ended, as the sampler knew it; never derived from the ids.
@@ -51,6 +59,9 @@ struct Completion {
   std::vector<float> logprobs;  ///< Under the distribution sampled from (temperature, truncation renormalised); greedy:
                                 ///< at temperature 1.
   std::vector<PolicyVersion> versions;  ///< The weights that sampled each token.
+  /// Of every token that was sampled here, when asked for: the sampled one, then the most likely ones, best first. Under the whole distribution
+  /// at the temperature (greedy: at 1), whatever truncation did.
+  std::vector<std::vector<Alternative>> alternatives;
   Finish finish = Finish::kAborted;
   std::string text;  ///< Decoded, without stop id and from the stop string on cut. Empty without a tokenizer.
   std::size_t text_tokens_kept = 0;  ///< decode(ids[0, kept)) is text[0, text_bytes_kept).

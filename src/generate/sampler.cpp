@@ -114,6 +114,28 @@ void Sampler::truncate(const SamplingParams& params, double total) {
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
 }
 
+std::vector<Alternative> alternatives(std::span<const float> logits, const SamplingParams& params, std::int32_t id) {
+  const double temperature = params.temperature > 0 ? params.temperature : 1;
+  const float most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp((static_cast<double>(logit) - most) / temperature);
+  const double log_sum = std::log(sum);
+  const auto scored = [&](std::int32_t token) {
+    const double logprob = (static_cast<double>(logits[static_cast<std::size_t>(token)]) - most) / temperature - log_sum;
+    return Alternative{token, static_cast<float>(logprob)};
+  };
+  std::vector<std::int32_t> order(logits.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+  const auto wanted = std::min(order.size(), static_cast<std::size_t>(std::max(params.alternatives, 0)));
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(wanted), order.end(), [&](std::int32_t a, std::int32_t b) {
+    const float left = logits[static_cast<std::size_t>(a)], right = logits[static_cast<std::size_t>(b)];
+    return left > right || (left == right && a < b);
+  });
+  std::vector<Alternative> out{scored(id)};
+  for (std::size_t i = 0; i < wanted; ++i) out.push_back(scored(order[i]));
+  return out;
+}
+
 Status check(const SamplingParams& p) {
   constexpr double kColdest = 1e-3;  // below this z / temperature leaves float32
   if (!(p.temperature == 0 || (p.temperature >= kColdest && std::isfinite(p.temperature))))

@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "generate/options.h"
+#include "generate/request.h"
 #include "kernels/sampling.h"
 
 namespace troupe::generate {
@@ -51,6 +52,10 @@ class Sampler {
   std::vector<std::size_t> whole_;  // the draws that rows_ are
   std::vector<Sampled> sampled_;
 };
+
+/// The log-prob of `id`, then the `params.alternatives` most likely tokens, best first (of equal ones the lower id), of the whole distribution
+/// at the temperature; greedy: at 1. Shape: logits [V].
+[[nodiscard]] std::vector<Alternative> alternatives(std::span<const float> logits, const SamplingParams& params, std::int32_t id);
 
 /// Errors: kInvalidArgument naming the value and its range.
 [[nodiscard]] Status check(const SamplingParams& params);

@@ -155,19 +155,19 @@ bool Scheduler::prompt_in_progress(const Prompt& prompt) const {
 
 bool Scheduler::admit_one(std::int32_t slot) {
   Sequence& sequence = at(slot);
-  const auto prompt_tokens = static_cast<std::int32_t>(sequence.prompt->ids.size());
-  const std::vector<std::int32_t>* kept = cache_.find(*sequence.prompt);
+  PromptCache::Found kept = cache_.find(*sequence.prompt);
+  bool whole_prompt = kept.prompt != nullptr;
+  if (!whole_prompt && options_.reuse_prefixes) kept = cache_.find_longest(*sequence.prompt);
   const int whole = pages_for(sequence.tokens);
-  const std::int32_t kept_tokens = prompt_tokens - (options_.stateful ? 1 : 0);
-  std::int32_t shared = kept == nullptr ? 0 : std::min(kept_tokens, sequence.tokens - 1);
-  const std::int32_t snapshot = kept == nullptr ? -1 : cache_.found_state();
-  const Prompt* spared = shared > 0 ? sequence.prompt.get() : nullptr;
+  const std::int32_t kept_tokens = kept.tokens - (options_.stateful ? 1 : 0);
+  std::int32_t shared = std::max(std::min(kept_tokens, sequence.tokens - 1), 0);
+  const Prompt* spared = shared > 0 ? kept.prompt : nullptr;
   int wanted = whole - shared / options_.page_tokens;  // a page that is shared in part is copied
   const int reserve = running();                       // every running sequence may need its next page soon
   if (pool_.free_pages() + cache_.evictable_pages(spared) < wanted + reserve) {
     if (!running_.empty()) return false;
     spared = nullptr;  // alone it fits without any kept prompt
-    kept = nullptr;
+    whole_prompt = false;
     shared = 0;
     wanted = whole;
   }
@@ -175,17 +175,17 @@ bool Scheduler::admit_one(std::int32_t slot) {
   }
   if (shared > 0) {
     const auto pages = static_cast<std::size_t>(pages_for(shared));
-    sequence.pages.assign(kept->begin(), kept->begin() + static_cast<std::ptrdiff_t>(pages));
+    sequence.pages.assign(kept.pages->begin(), kept.pages->begin() + static_cast<std::ptrdiff_t>(pages));
     for (const std::int32_t page : sequence.pages) pool_.retain(page);
     tokens_shared_ += static_cast<std::uint64_t>(shared);
   }
   if (options_.stateful) {
     sequence.state = states_.allocate().value();  // one for every sequence that can run
-    if (shared > 0) plan_.state_copies.push_back({snapshot, sequence.state, shared});
+    if (shared > 0) plan_.state_copies.push_back({kept.state, sequence.state, shared});
   }
   sequence.computed = shared;
   sequence.kv_oldest = version_;
-  sequence.shares = kept == nullptr;
+  sequence.shares = !whole_prompt;
   const bool fits = make_writable(slot, sequence.tokens);
   TROUPE_CHECK(fits, "an admitted sequence has its pages");
   return true;
@@ -214,9 +214,20 @@ void Scheduler::set_draft(std::int32_t slot, std::int32_t drafts) {
   sequence.draft = decodes ? drafts : 0;
 }
 
-void Scheduler::remove(std::int32_t slot) {
+// Prompt and reply, so that the next turn of the conversation goes on from them.
+void Scheduler::keep(const Sequence& sequence, std::span<const std::int32_t> completion) {
+  const auto prompt_tokens = static_cast<std::int32_t>(sequence.prompt->ids.size());
+  if (!options_.reuse_prefixes || options_.stateful || sequence.computed <= prompt_tokens || sequence.kv_oldest != version_) return;
+  std::vector<std::int32_t> ids = sequence.prompt->ids;
+  const auto said = completion.first(static_cast<std::size_t>(sequence.computed - prompt_tokens));
+  ids.insert(ids.end(), said.begin(), said.end());
+  (void)cache_.insert(std::make_shared<const Prompt>(std::move(ids)), std::span(sequence.pages).first(static_cast<std::size_t>(pages_for(sequence.computed))));
+}
+
+void Scheduler::remove(std::int32_t slot, std::span<const std::int32_t> completion) {
   Sequence& sequence = at(slot);
   TROUPE_CHECK(sequence.prompt != nullptr, "a slot is removed once");
+  if (!completion.empty()) keep(sequence, completion);
   release_pages(sequence);
   sequence.prompt.reset();
   std::erase(running_, slot);

@@ -19,6 +19,7 @@ struct SchedulerOptions {
   int sequences_max = 64;
   int prefill_tokens = 512;
   int cached_prompts_max = 256;
+  bool reuse_prefixes = false;
   bool stateful = false;  ///< Sequences have a state beside their pages, which cannot go back.
   /// States a cache needs: of running sequences and of kept prompts.
   [[nodiscard]] int states() const { return stateful ? sequences_max + cached_prompts_max : 0; }
@@ -83,7 +84,8 @@ class Scheduler {
   /// The next work of a sequence that has sampled may have this many guesses (0 or 1), where there is room. Where states cannot go back, a wrong
   /// guess costs the rows of its step again, and the next step has none.
   void set_draft(std::int32_t slot, std::int32_t drafts);
-  void remove(std::int32_t slot);
+  /// `completion`: what was sampled after the prompt; it is kept with the prompt where prefixes are reused.
+  void remove(std::int32_t slot, std::span<const std::int32_t> completion = {});
   /// Nothing computed so far may serve sequences that are not running. kRecomputeKv: the running ones start over too.
   void weights_changed(PolicyVersion version, OnUpdate mode);
 
@@ -129,6 +131,7 @@ class Scheduler {
   bool reclaim(std::int32_t slot);
   void preempt(std::int32_t slot);
   void release_pages(Sequence& sequence);
+  void keep(const Sequence& sequence, std::span<const std::int32_t> completion);
   [[nodiscard]] std::int32_t until_snapshot(const Sequence& sequence, std::int32_t count) const;
   void schedule(std::int32_t slot);
 

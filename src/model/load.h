@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "model/folder.h"
 #include "model/model.h"
 
 namespace troupe::model {
@@ -17,15 +18,6 @@ namespace troupe::model {
 /// storage type that cannot be read, scale of a quantised tensor that is missing, NaN or infinity, configuration that is
 /// not supported.
 [[nodiscard]] Result<Model> load_model(const std::filesystem::path& path);
-
-/// Whether the path names a config.json alone: a model that is described, without weights.
-[[nodiscard]] bool is_description(const std::filesystem::path& path);
-
-/// Only the spec of what load_model would read: no weights are touched. A config.json alone will do.
-[[nodiscard]] Result<ModelSpec> load_spec(const std::filesystem::path& path);
-
-/// Refuses a vocabulary that the embedding has no rows for. `where` names the tokenizer.
-[[nodiscard]] Status check_vocabulary(const ModelSpec& spec, std::int64_t vocabulary, std::string_view where);
 
 struct ExportOptions {
   std::string dtype = "float32";                           ///< "float32", "bfloat16" or "float16".

@@ -6,6 +6,7 @@
 
 #include "formats/quantised.h"
 #include "kernels/norms.h"
+#include "model/registry.h"
 
 namespace troupe::model {
 
@@ -188,6 +189,39 @@ bool has_mtp(const std::vector<ParameterSpec>& table, std::size_t layers, const 
   return std::any_of(table.begin(), table.end(), [&](const ParameterSpec& row) {
     return row.place >= static_cast<int>(layers) && find_stored(weights, row.stored.front()).kind != Found::Kind::kMissing;
   });
+}
+
+std::vector<ParameterSpec> folder_table(ModelSpec& spec, const formats::SafetensorsFolder& weights) {
+  std::vector<ParameterSpec> table = parameter_table(spec);
+  if (!spec.mtp.empty() && !has_mtp(table, spec.layers.size(), weights)) {
+    spec.mtp.clear();
+    table = parameter_table(spec);
+  }
+  for (ParameterSpec& row : table) find_experts_apart(row, weights);
+  if (spec.tied)
+    table.front().stored.push_back({std::string(name_in(names_of(spec), Role::kHead)), table.front().shape, 0, true});
+  return table;
+}
+
+Status check_stored(const std::vector<ParameterSpec>& table, const formats::GgufFile& file, const std::string& where) {
+  std::set<std::string> left;
+  for (const formats::GgufTensor& tensor : file.tensors())
+    if (tensor.name != "rope_freqs.weight") left.insert(tensor.name);
+  for (const ParameterSpec& row : table) {
+    const formats::GgufTensor* tensor = file.find(row.gguf_name);
+    if (tensor == nullptr)
+      return fail(ErrorCode::kInvalidArgument,
+                  "the tensor '" + row.gguf_name + "' of shape " + shape_text(row.shape) + " is missing", where);
+    if (tensor->shape != row.shape)
+      return fail(ErrorCode::kInvalidArgument,
+                  "the tensor '" + row.gguf_name + "' has shape " + shape_text(tensor->shape) +
+                      ", the configuration needs " + shape_text(row.shape),
+                  where);
+    left.erase(row.gguf_name);
+  }
+  if (left.empty()) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "the tensor '" + *left.begin() + "' is not part of the model that the configuration describes", where);
 }
 
 Status check_stored(const std::vector<ParameterSpec>& table, const formats::SafetensorsFolder& weights,

@@ -3,6 +3,7 @@
 /// this folder.
 #pragma once
 
+#include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "model/parameters.h"
 
@@ -12,6 +13,13 @@ namespace troupe::model {
 /// has another shape, lacks its scale, or is no part of the model.
 [[nodiscard]] Status check_stored(const std::vector<ParameterSpec>& table, const formats::SafetensorsFolder& weights,
                                   const NameMap& names, const std::string& where);
+
+/// The same for a GGUF file.
+[[nodiscard]] Status check_stored(const std::vector<ParameterSpec>& table, const formats::GgufFile& file, const std::string& where);
+
+/// The table of what a folder holds: a tied model's head may be stored all the same, and blocks for further tokens may be
+/// left out (of `spec` too).
+[[nodiscard]] std::vector<ParameterSpec> folder_table(ModelSpec& spec, const formats::SafetensorsFolder& weights);
 
 /// Reads one parameter. Errors: a storage type that cannot be read, a number that is not finite, an expert that does not
 /// exist; named by tensor.

@@ -23,6 +23,8 @@ struct Sample {
   SampleId id;
   std::vector<std::int32_t> ids;        ///< Everything after the prompt, the stop token included when it was sampled.
   std::vector<std::uint8_t> sampled;    ///< [ids] 1 where the policy sampled the token; empty: all (one turn).
+  std::vector<std::uint32_t> starts = {}; ///< Positions in `ids`, ascending, where a context of its own begins: it does not follow what is before it,
+                                        ///< nor the prompt, and its first token was not sampled. Empty: everything follows the prompt.
   std::vector<float> logprobs;          ///< [ids] of the sampler; anything at tokens that were not sampled.
   std::vector<PolicyVersion> versions;  ///< [ids] weights that sampled each token.
   double reward = 0;

@@ -19,11 +19,31 @@ std::vector<PolicyVersion> distinct_versions(const Sample& sample) {
   return versions;
 }
 
-/// Rows a sample needs besides its prompt: those that predict its targets, up to the last sampled token.
+/// Tokens of a sample that follow one another: the first ones follow the prompt, later ones nothing.
+struct Context {
+  std::size_t begin = 0;
+  std::size_t last = 0;  ///< The last sampled token; rows are needed for those before it.
+  bool trained = false;  ///< Any token was sampled.
+};
+
+std::vector<Context> contexts_of(const Sample& sample) {
+  std::vector<Context> contexts;
+  for (std::size_t k = 0; k <= sample.starts.size(); ++k) {
+    const std::size_t begin = k == 0 ? 0 : sample.starts[k - 1];
+    const std::size_t end = k == sample.starts.size() ? sample.ids.size() : sample.starts[k];
+    Context context{begin, begin, false};
+    for (std::size_t j = begin; j < end; ++j)
+      if (sample.sampled.empty() || sample.sampled[j] != 0) context.last = j, context.trained = true;
+    if (context.trained) contexts.push_back(context);
+  }
+  return contexts;
+}
+
+/// Rows a sample needs besides its prompt.
 std::size_t own_rows(const Sample& sample) {
-  std::size_t last = sample.ids.size() - 1;
-  while (last > 0 && !sample.sampled.empty() && sample.sampled[last] == 0) --last;
-  return last;
+  std::size_t rows = 0;
+  for (const Context& context : contexts_of(sample)) rows += context.last - context.begin;
+  return rows;
 }
 
 /// Hands out sequences by the rows before them.
@@ -56,7 +76,7 @@ class Cutter {
     const std::size_t needed = own + (shared ? 0 : group.prompt.size());
     if (!micro_.ids.empty() && micro_.ids.size() + needed > rows_max_) close();
     if (prompt_of_ != &group) add_prompt(group);
-    add_sample(prepared, own);
+    add_sample(prepared);
   }
 
   std::vector<MicroBatch> finish() {
@@ -81,27 +101,34 @@ class Cutter {
     }
   }
 
-  void add_sample(const PreparedSample& prepared, std::size_t own) {
+  void add_sample(const PreparedSample& prepared) {
     const Sample& sample = prepared.sample;
-    const std::int32_t begin = to_index(micro_.ids.size());
-    const std::int32_t prompt_length = prompt_.end - prompt_.begin;
-    for (std::size_t j = 0; j < own; ++j) {
-      micro_.ids.push_back(sample.ids[j]);
-      micro_.positions.push_back(prompt_length + to_index(j));
-    }
-    if (own > 0) micro_.segments.push_back({begin, to_index(micro_.ids.size()), prompt_.begin, prompt_.end});
     const std::int32_t first = to_index(micro_.targets.size());
-    for (std::size_t j = 0; j <= own; ++j) {
+    for (const Context& context : contexts_of(sample)) add_context(prepared, context);
+    micro_.sequences.push_back({first, to_index(micro_.targets.size())});
+    micro_.samples.push_back(sample.id);
+    micro_.versions.push_back(distinct_versions(sample));
+  }
+
+  void add_context(const PreparedSample& prepared, const Context& context) {
+    const Sample& sample = prepared.sample;
+    const bool follows = context.begin == 0;
+    const std::int32_t begin = to_index(micro_.ids.size());
+    const std::int32_t before = follows ? prompt_.end - prompt_.begin : 0;
+    for (std::size_t j = context.begin; j < context.last; ++j) {
+      micro_.ids.push_back(sample.ids[j]);
+      micro_.positions.push_back(before + to_index(j - context.begin));
+    }
+    if (context.last > context.begin)
+      micro_.segments.push_back({begin, to_index(micro_.ids.size()), follows ? prompt_.begin : 0, follows ? prompt_.end : 0});
+    for (std::size_t j = context.begin; j <= context.last; ++j) {
       if (!sample.sampled.empty() && sample.sampled[j] == 0) continue;
-      micro_.rows.push_back(j == 0 ? prompt_.end - 1 : begin + to_index(j) - 1);
+      micro_.rows.push_back(j == context.begin ? prompt_.end - 1 : begin + to_index(j - context.begin) - 1);
       micro_.targets.push_back(sample.ids[j]);
       micro_.behaviour_logprob.push_back(sample.logprobs[j]);
       micro_.advantage.push_back(static_cast<float>(prepared.advantage));
       micro_.mask.push_back(1);
     }
-    micro_.sequences.push_back({first, to_index(micro_.targets.size())});
-    micro_.samples.push_back(sample.id);
-    micro_.versions.push_back(distinct_versions(sample));
   }
 
   std::size_t rows_max_;

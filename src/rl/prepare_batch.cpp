@@ -32,6 +32,11 @@ Status check_sample(const Sample& sample, std::uint64_t prompt_id) {
   if (sample.logprobs.size() != n || sample.versions.size() != n || (!sample.sampled.empty() && sample.sampled.size() != n))
     return bad("has " + std::to_string(n) + " ids, " + std::to_string(sample.logprobs.size()) + " log-probs, " +
                std::to_string(sample.versions.size()) + " versions, " + std::to_string(sample.sampled.size()) + " mask entries");
+  for (std::size_t k = 0; k < sample.starts.size(); ++k) {
+    const std::size_t at = sample.starts[k];
+    if (at == 0 || at >= n || (k > 0 && at <= sample.starts[k - 1]) || sample.sampled.empty() || sample.sampled[at] != 0)
+      return bad("begins a context at token " + std::to_string(at) + ", where none can begin");
+  }
   if (!std::isfinite(sample.reward)) return fail(ErrorCode::kCorrupt, name + " has the reward " + std::to_string(sample.reward));
   for (std::size_t i = 0; i < n; ++i)
     if ((sample.sampled.empty() || sample.sampled[i] != 0) && !std::isfinite(sample.logprobs[i]))

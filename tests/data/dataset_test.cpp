@@ -123,20 +123,26 @@ TEST_F(DatasetTest, TasksReadAnswersOfAnyField) {
               HasSubstr("t.jsonl:2: q must be a string or a number"));
 }
 
+// Of formats that show every turn as it was said.
+std::optional<Document> only(Result<std::vector<Document>> documents) {
+  if (!documents || documents->size() != 1) return std::nullopt;
+  return std::move(documents->front());
+}
+
 TEST_F(DatasetTest, MasksFollowTheStructure) {
   Example example;
   example.kind = Example::Kind::kPromptCompletion;
   example.prompt = "2+2=", example.completion = "4";
-  auto document = encode_example(example, plain, tokenizer, {});
+  auto document = only(encode_example(example, plain, tokenizer, {}));
   ASSERT_TRUE(document);
   EXPECT_EQ(document->ids, (Ids{'2', '+', '2', '=', '4', 256}));
   EXPECT_EQ(document->sampled, (Mask{0, 0, 0, 0, 1, 1}));
-  document = encode_example(example, chatml, tokenizer, {});
+  document = only(encode_example(example, chatml, tokenizer, {}));
   EXPECT_EQ(document->ids.back(), 258) << "the line end behind the last turn is left out";
   EXPECT_EQ(document->sampled.back(), 1);
   example = {};
   example.text = "ab<|endoftext|>";
-  document = encode_example(example, plain, tokenizer, {});
+  document = only(encode_example(example, plain, tokenizer, {}));
   EXPECT_EQ(document->ids.size(), 2u + 13 + 1) << "written text is no control token; one end-of-text follows";
   EXPECT_EQ(document->ids.back(), 256);
   EXPECT_EQ(document->sampled, Mask(16, 1));
@@ -150,7 +156,7 @@ TEST_F(DatasetTest, TooLongDocumentsAreAnErrorOrCut) {
   EXPECT_THAT(encode_example(example, plain, tokenizer, options).error().to_string(),
               AllOf(HasSubstr("x.jsonl:3: the document has 7 tokens"), HasSubstr("context 4")));
   options.too_long = TooLong::kTruncate;
-  EXPECT_EQ(encode_example(example, plain, tokenizer, options)->ids, (Ids{'a', 'b', 'c', 'd'}));
+  EXPECT_EQ(only(encode_example(example, plain, tokenizer, options))->ids, (Ids{'a', 'b', 'c', 'd'}));
 }
 
 // V11: [1,2,3 | 4,5] has three trained targets, never 4 after 3.

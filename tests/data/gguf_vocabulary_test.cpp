@@ -103,11 +103,11 @@ TEST(GgufVocabulary, ATemplateThatBeginsWithBeginOfTextIsNotGivenAnother) {
   const auto format = PromptFormat::create("chatml", *t);
   ASSERT_TRUE(format) << format.error().to_string();
   const std::vector<Message> messages = {{"user", "12"}};
-  EXPECT_EQ(format->render(messages, false, *t).ids, (std::vector<std::int32_t>{1, 17, 9, 10, 11, 3, 4, 2, 11}));
+  EXPECT_EQ(format->render(messages, false, *t)->ids, (std::vector<std::int32_t>{1, 17, 9, 10, 11, 3, 4, 2, 11}));
   EXPECT_EQ(format->stop_ids(), (std::vector<std::int32_t>{2, 0}));
   const auto plain = PromptFormat::create("plain", *t);
   ASSERT_TRUE(plain);
-  EXPECT_EQ(plain->render(messages, true, *t).ids, (std::vector<std::int32_t>{1, 3, 4}));
+  EXPECT_EQ(plain->render(messages, true, *t)->ids, (std::vector<std::int32_t>{1, 3, 4}));
 }
 
 TEST(GgufVocabulary, SaysWhatIsWrong) {

@@ -43,9 +43,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!examples) check_place(examples.error(), options.path);
   if (examples)
     for (const Example& example : *examples) {
-      const auto document = encode_example(example, fixture().format, fixture().tokenizer, options);
-      if (!document) check_place(document.error(), options.path);
-      TROUPE_CHECK(!document || (document->ids.size() == document->sampled.size() && document->ids.size() <= 64), "a mark for each token");
+      const auto documents = encode_example(example, fixture().format, fixture().tokenizer, options);
+      if (!documents) check_place(documents.error(), options.path);
+      for (const Document& document : documents ? *documents : std::vector<Document>{})
+        TROUPE_CHECK(document.ids.size() == document.sampled.size() && document.ids.size() <= 64, "a mark for each token");
     }
   TaskFileOptions tasks;
   tasks.path = input.path();

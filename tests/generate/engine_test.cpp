@@ -191,6 +191,45 @@ TEST_P(EngineOnModel, AfterAnUpdateNewRequestsMatchAColdEngine) {
   }
 }
 
+// Conversations that grow by their own replies, in a cache that is too small for them: what is reused changes nothing.
+TEST_P(EngineOnModel, ReusedPrefixesChangeNoBit) {
+  model::Model model = model::Model::create(tiny(GetParam()), 3);
+  std::map<bool, std::map<SampleId, Completion>> by_reuse;
+  std::uint64_t shared = 0;
+  for (const bool reuse : {false, true}) {
+    EngineOptions options{.page_tokens = 16, .kv_pages = 14, .sequences_max = 5, .prefill_tokens = 11};
+    options.reuse_prefixes = reuse;
+    Engine engine(model, nullptr, options);
+    std::vector<std::vector<std::int32_t>> conversations;
+    for (std::uint64_t p = 0; p < 4; ++p) conversations.push_back(request_of(p, 0, 9 + 5 * static_cast<int>(p)).prompt);
+    for (std::uint64_t round = 0; round < 3; ++round) {
+      for (std::uint64_t p = 0; p < 4; ++p)
+        for (std::uint32_t s = 0; s < 2; ++s) {
+          Request r = request_of(100 * round + p, s, 1, 9);
+          r.prompt = conversations[p];
+          ASSERT_TRUE(engine.submit(std::move(r)).has_value());
+        }
+      const auto done = drain(engine);
+      for (std::uint64_t p = 0; p < 4; ++p) {
+        const Completion& said = done.at({100 * round + p, 0});
+        conversations[p].insert(conversations[p].end(), said.ids.begin(), said.ids.end());
+        conversations[p].push_back(static_cast<std::int32_t>(p));
+      }
+      by_reuse[reuse].insert(done.begin(), done.end());
+    }
+    EXPECT_TRUE(engine.idle());
+    if (reuse) {
+      EXPECT_GT(engine.stats().tokens_shared, shared);
+    }
+    shared = engine.stats().tokens_shared;
+  }
+  ASSERT_EQ(by_reuse[true].size(), 24u);
+  for (const auto& [id, c] : by_reuse[false]) {
+    EXPECT_EQ(by_reuse[true].at(id).ids, c.ids) << to_string(id);
+    EXPECT_EQ(by_reuse[true].at(id).logprobs, c.logprobs) << to_string(id);
+  }
+}
+
 TEST_P(EngineOnModel, AnAbortedSampleContinuesOnAnotherEngine) {
   model::Model model = model::Model::create(tiny(GetParam()), 3);
   Engine whole(model, nullptr, small_options());

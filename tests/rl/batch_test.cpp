@@ -258,6 +258,29 @@ TEST(MicroBatch, EqualWeightsNeedEveryTokenOfTheVersion) {
   EXPECT_THAT(micros[0].versions[0], ElementsAre(PolicyVersion{0, 2}, PolicyVersion{0, 3}));
 }
 
+// V12: a sample whose conversation was begun anew is several contexts of one sequence: none of them sees another.
+TEST(MicroBatch, ContextsOfASampleDoNotSeeEachOther) {
+  auto of_contexts = [] {
+    Sample s = sample(4, 1, {11, 12, 50, 51, 21, 22, 60, 31}, 1);
+    s.sampled = {1, 1, 0, 0, 1, 1, 0, 1};
+    s.starts = {2, 6};
+    return s;
+  };
+  const auto batch = prepare_batch({group(4, {1, 2}, {sample(4, 0, {71}, 0), of_contexts()})}, mean_only(), 16);
+  ASSERT_TRUE(batch) << batch.error().message;
+  for (const std::int64_t rows_max : {1000, 5, 1}) {
+    const auto micros = cut_micro_batches(*batch, rows_max);
+    const std::vector<std::vector<std::int32_t>> wanted{{1, 2, 71}, {1, 2, 11}, {1, 2, 11, 12}, {50, 51, 21}, {50, 51, 21, 22}, {60, 31}};
+    EXPECT_EQ(contexts(micros), wanted) << rows_max;
+    for (const MicroBatch& m : micros) EXPECT_EQ(m.sequences.size(), m.samples.size()) << "one sequence a sample";
+  }
+  for (const std::vector<std::uint32_t>& starts : std::vector<std::vector<std::uint32_t>>{{0}, {8}, {6, 2}, {2, 2}, {4}}) {
+    Sample bad = of_contexts();
+    bad.starts = starts;
+    EXPECT_THAT(prepare_batch({group(4, {1, 2}, {bad})}, mean_only(), 16).error().message, HasSubstr("begins a context"));
+  }
+}
+
 // V11: [1,2,3 | 4,5] trains on 2, 3 and 5, never on 4 after 3.
 TEST(CutPacked, DocumentsDoNotLeakIntoEachOther) {
   data::PackedSequences packed;

@@ -86,7 +86,7 @@ TEST_F(TransformersTest, RendersTheChatTemplateOfTheExportAlike) {
   for (const auto& message : messages) chat.push_back({{"role", message.role}, {"content", message.content}});
   const json results = transformers(exported(), json::array({json{{"text", "x"}, {"tokens", 1}, {"chat", chat}}}));
   ASSERT_EQ(results.size(), 1u);
-  EXPECT_EQ(results[0]["chat"].get<std::vector<std::int32_t>>(), format.render(messages, true, tokenizer).ids);
+  EXPECT_EQ(results[0]["chat"].get<std::vector<std::int32_t>>(), format.render(messages, true, tokenizer)->ids);
 }
 
 /// Every family and rotary scaling that can be exported, single file and shards, and the 16-bit types.

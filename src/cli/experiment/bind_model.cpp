@@ -121,7 +121,7 @@ void bind_tokenizer(config::Section& s, TokenizerSection& o) {
            "Where the vocabulary comes from: with the model, from a file, or made from scratch (learned merges, the "
            "256 bytes, an alphabet).");
   s.variant_key("type");
-  s.choice("format", o.format, {"chatml", "plain"}, "How conversations become tokens.");
+  s.choice("format", o.format, {"auto", "template", "chatml", "plain"}, "How conversations become tokens; auto: by the model's own chat template, else chatml where the tokenizer has its tokens, else plain.");
   s.variant({"file"}, [&] {
     s.field("path", o.file.path,
             "A folder with tokenizer.json, a tokenizer.json, a .gguf file, or a .tiktoken rank file.");

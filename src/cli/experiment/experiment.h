@@ -55,7 +55,9 @@ struct TokenizerSection {
   data::VocabularyOptions vocabulary;   ///< `vocabulary.kind` is `type` when that is a kind of vocabulary.
   std::vector<std::string> corpus;      ///< "bpe": text files to learn from; empty: problems of the task.
   std::int64_t corpus_problems = 2000;  ///< "bpe" without files: how many problems.
-  std::string format = "chatml";        ///< How conversations become tokens: "chatml" or "plain".
+  /// How conversations become tokens: "auto" (the model's own template, else chatml where the tokenizer has its tokens, else plain),
+  /// "template", "chatml" or "plain".
+  std::string format = "auto";
 
   [[nodiscard]] TokenizerSource source() const {
     return type == "model"  ? TokenizerSource::kModel
