@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;  // packed weights are read front to back: fewer TLB misses
 constexpr std::int64_t kBlockFloats = 96 << 10;          // rows of x packed at a time: 384 KiB, below half of most L2s
 
+constexpr std::int64_t kTallRows = 96;                   // of x for one thread: reading all weights for them is cheap
 constexpr std::int64_t kPackedXFloats = 1 << 19;         // of x packed at a time for dW, where that is a block or more
 
 std::int64_t panels_of(std::int64_t n) { return (n + kLanes - 1) / kLanes; }
@@ -135,14 +136,16 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
     isa.matmul(part);
   };
   const int threads = threads_for(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
-  if (m >= n && m >= threads * isa.tile_rows) {  // tall: every thread packs its own rows and reads all weights
-    run_shared_ranges(m, isa.tile_rows, threads, [&](std::int64_t begin, std::int64_t end) {
+  // Tall: every thread packs its own rows and reads all weights. Else each packs all rows and reads its own weights.
+  if (m >= threads * kTallRows || (m >= n && m >= threads * isa.tile_rows)) {
+    const auto rows = [&](std::int64_t begin, std::int64_t end) {
       MatmulPart part = whole;
       part.x += begin * whole.ldx;
       part.y += begin * whole.ldy;
       part.m = end - begin;
       run(part);
-    });
+    };
+    run_shared_ranges(m, isa.tile_rows, threads, rows, kTallRows);
     return;
   }
   const std::int64_t panels = panels_of(n);
