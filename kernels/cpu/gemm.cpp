@@ -135,7 +135,8 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
     part.scratch = scratch(Scratch::kRows, rows * padded(part.k));
     isa.matmul(part);
   };
-  const int threads = threads_for(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+  // Reading a weight counts too: with few rows it is what takes the time.
+  const int threads = threads_for(2.0 * static_cast<double>(m + 2) * static_cast<double>(n) * static_cast<double>(k));
   // Tall: every thread packs its own rows and reads all weights. Else each packs all rows and reads its own weights.
   if (m >= threads * kTallRows || (m >= n && m >= threads * isa.tile_rows)) {
     const auto rows = [&](std::int64_t begin, std::int64_t end) {
