@@ -1,5 +1,6 @@
 #include "actors/policy/policy.h"
 
+#include "model/kv_cache.h"
 #include "model/load.h"
 #include "model/spec.h"
 
@@ -7,7 +8,11 @@ namespace troupe::actors {
 namespace {
 
 Result<model::ModelSpec> spec_of(const PolicyOptions& options, const data::Tokenizer& tokenizer, const data::PromptFormat& format) {
-  if (!options.model_path.empty()) return model::load_spec(options.model_path);
+  if (!options.model_path.empty()) {
+    TROUPE_TRY(auto spec, model::load_spec(options.model_path));
+    if (model::is_description(options.model_path)) spec.eos_ids.assign(format.stop_ids().begin(), format.stop_ids().end());
+    return spec;
+  }
   model::DecoderSizes sizes = options.sizes;
   if (sizes.vocab_size == 0) sizes.vocab_size = tokenizer.vocab_size();
   TROUPE_TRY(auto spec, model::spec_from_sizes(options.family, sizes));
@@ -16,7 +21,7 @@ Result<model::ModelSpec> spec_of(const PolicyOptions& options, const data::Token
 }
 
 Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenizer& tokenizer, const data::PromptFormat& format, bool weights) {
-  if (weights && !options.model_path.empty()) return model::load_model(options.model_path);
+  if (weights && !options.model_path.empty() && !model::is_description(options.model_path)) return model::load_model(options.model_path);
   TROUPE_TRY(const auto spec, spec_of(options, tokenizer, format));
   return weights ? model::Model::create(spec, options.seed) : model::Model::zeros(spec);
 }
@@ -28,6 +33,9 @@ Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
   TROUPE_TRY(auto format, data::PromptFormat::create(options.format, tokenizer));
   TROUPE_TRY(auto model, model_of(options, tokenizer, format, weights));
   model.set_precision(options.precision);
+  if (options.drafts && !model::can_guess(model.spec()))
+    return fail(ErrorCode::kInvalidArgument, "rollout.draft_tokens needs a model with a block for further tokens (MTP); " +
+                                                 (options.model_path.empty() ? "one of the family " + options.family : options.model_path) + " has none");
   TROUPE_TRY_STATUS(model::check_vocabulary(model.spec(), tokenizer.vocab_size(), options.tokenizer_folder));
   return Policy{std::move(tokenizer), std::move(format), std::move(model)};
 }

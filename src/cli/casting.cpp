@@ -68,7 +68,10 @@ Result<std::string> resolve_path(const std::string& path) {
 
 Result<data::Tokenizer> make_tokenizer(const Experiment& e) {
   switch (e.tokenizer.source()) {
-    case experiment::TokenizerSource::kModel: return data::Tokenizer::load(e.model.path);
+    case experiment::TokenizerSource::kModel: {
+      const fs::path path = e.model.path;  // a config.json has its tokenizer beside it
+      return data::Tokenizer::load(path.extension() == ".json" ? path.parent_path() : path);
+    }
     case experiment::TokenizerSource::kFile: return data::Tokenizer::load(e.tokenizer.file.path, e.tokenizer.file.pattern);
     case experiment::TokenizerSource::kVocabulary: break;
   }

@@ -31,6 +31,11 @@ Result<nlohmann::json> read_json(const fs::path& path) {
 
 bool is_gguf(const fs::path& path) { return path.extension() == ".gguf"; }
 
+Result<ModelSpec> described_spec(const fs::path& config) {
+  TROUPE_TRY(const auto json, read_json(config));
+  return spec_from_config(json, config.string());
+}
+
 Result<ModelSpec> folder_spec(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::exists(folder, ignored))
@@ -42,8 +47,7 @@ Result<ModelSpec> folder_spec(const fs::path& folder) {
   const fs::path config = folder / "config.json";
   if (!fs::exists(config, ignored))
     return fail(ErrorCode::kNotFound, "the model folder has no config.json", folder.string());
-  TROUPE_TRY(const auto json, read_json(config));
-  TROUPE_TRY(ModelSpec spec, spec_from_config(json, config.string()));
+  TROUPE_TRY(ModelSpec spec, described_spec(config));
   const fs::path generation = folder / "generation_config.json";
   if (fs::exists(generation, ignored)) {
     TROUPE_TRY(const auto defaults, read_json(generation));
@@ -101,6 +105,7 @@ std::vector<ParameterSpec> folder_table(ModelSpec& spec, const formats::Safetens
     spec.mtp.clear();
     table = parameter_table(spec);
   }
+  for (ParameterSpec& row : table) find_experts_apart(row, weights);
   if (spec.tied)
     table.front().stored.push_back({std::string(name_in(names_of(spec), Role::kHead)), table.front().shape, 0, true});
   return table;
@@ -140,8 +145,16 @@ Result<Model> load_gguf(const fs::path& path) {
 
 Result<Model> load_model(const fs::path& path) { return is_gguf(path) ? load_gguf(path) : load_folder(path); }
 
+bool is_description(const fs::path& path) { return path.extension() == ".json"; }
+
 Result<ModelSpec> load_spec(const fs::path& path) {
-  if (!is_gguf(path)) return folder_spec(path);
+  if (is_description(path)) return described_spec(path);
+  if (!is_gguf(path)) {
+    TROUPE_TRY(ModelSpec spec, folder_spec(path));
+    if (spec.mtp.empty()) return spec;
+    if (const auto weights = formats::SafetensorsFolder::open(path)) (void)folder_table(spec, *weights); // what the folder leaves out
+    return spec;
+  }
   TROUPE_TRY(const auto file, formats::GgufFile::open(path));
   return spec_from_gguf(file);
 }

@@ -18,7 +18,10 @@ namespace troupe::model {
 /// not supported.
 [[nodiscard]] Result<Model> load_model(const std::filesystem::path& path);
 
-/// Only the spec of what load_model would read: no weights are touched.
+/// Whether the path names a config.json alone: a model that is described, without weights.
+[[nodiscard]] bool is_description(const std::filesystem::path& path);
+
+/// Only the spec of what load_model would read: no weights are touched. A config.json alone will do.
 [[nodiscard]] Result<ModelSpec> load_spec(const std::filesystem::path& path);
 
 /// Refuses a vocabulary that the embedding has no rows for. `where` names the tokenizer.

@@ -97,7 +97,8 @@ void bind_program(config::Section& s, rl::ProgramTaskOptions& o) {
 }  // namespace
 
 void bind_model(config::Section& s, ModelSection& o) {
-  s.field("path", o.path, "Hugging Face folder or .gguf file; empty: fresh weights of the family and sizes below.");
+  s.field("path", o.path, "Hugging Face folder or .gguf file. A config.json: fresh weights of what it describes, of any family. Empty: fresh "
+          "weights of the family and sizes below.");
   s.choice("family", o.family, {"llama", "qwen3"}, "Family of a fresh model.");
   bind_sizes(s, o.sizes);
   s.choice("dtype", o.dtype, {"float32", "bfloat16"},
