@@ -1,4 +1,4 @@
-// matmul: our products beside LibTorch's in the same process, and what order and packing cost.
+// matmul: our products beside LibTorch's in the same process, attention too, and what order and packing cost.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bench/registry.h"
+#include "kernels/attention.h"
 #include "kernels/gemm.h"
 #include "kernels/isa.h"
 
@@ -125,6 +126,29 @@ void gradients(Bench& bench, k::Precision precision) {
   }
 }
 
+/// Causal attention over 8 packed sequences of 512 tokens, 4 query and 2 key heads of 64.
+void attention(Bench& bench) {
+  constexpr std::int64_t kSequences = 8, kTokens = 512, kHeads = 4, kKvHeads = 2, kDim = 64;
+  const at::Tensor q = at::randn({kSequences, kTokens, kHeads, kDim});
+  const at::Tensor keys = at::randn({kSequences, kTokens, kKvHeads, kDim});
+  const at::Tensor v = at::randn_like(keys), out = at::empty_like(q);
+  const k::AttentionShape shape{kHeads, kKvHeads, kDim, 0};
+  std::vector<k::KeySpan> spans;
+  std::vector<k::AttentionSegment> segments;
+  for (std::int64_t i = 0; i < kSequences; ++i)
+    spans.push_back({keys[i].data_ptr<float>(), v[i].data_ptr<float>(), kTokens, kKvHeads * kDim, k::KvLayout::kRows});
+  for (std::int64_t i = 0; i < kSequences; ++i)
+    segments.push_back({q[i].data_ptr<float>(), out[i].data_ptr<float>(), nullptr, kTokens, 0, 0,
+                        &spans[static_cast<std::size_t>(i)], 1});
+  at::Tensor result;
+  const double operations = 4.0 * kSequences * kHeads * kDim * kTokens * (kTokens + 1) / 2;
+  bench.compare("attention", k::Precision::kFloat32, "8x512, heads 4/2 x 64, causal", operations, "GFLOP/s",
+                [&] { k::attention_forward(shape, segments.data(), kSequences); }, "scaled_dot_product_attention", [&] {
+                  result = at::scaled_dot_product_attention(q.transpose(1, 2), keys.transpose(1, 2), v.transpose(1, 2), {}, 0,
+                                                            true, std::nullopt, true);
+                });
+}
+
 /// 135 M weights, from their float32 masters, against a copy of them in the packed type.
 void repacking(Bench& bench, k::Precision precision) {
   constexpr std::int64_t kMatrices = 24, kRows = 4096, kCols = 1376;
@@ -152,6 +176,7 @@ Status run_matmul(Context& context) {
     gradients(bench, precision);
     repacking(bench, precision);
   }
+  attention(bench);
   return {};
 }
 
