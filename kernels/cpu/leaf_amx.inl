@@ -78,6 +78,14 @@ void amx_tile(const AmxTile& t) {
     }
     zero_tiles<kTiles * kPanels>();
     for (std::int64_t block = chain[q]; block < chain[q + 1]; ++block) {
+      if constexpr (kPanels == 4) {  // few rows: memory is the limit
+        constexpr std::int64_t kDistance = 4;
+        const std::int64_t blocks = chain[t.pairs.chains];
+        const std::int64_t far = block + kDistance < blocks ? block + kDistance : block + kDistance + 3 * blocks;
+        for (int j = 0; j < 4; ++j) {
+          for (int i = 0; i < 16; ++i) prefetch(t.pairs.b[j] + far * 256 + 16 * i);
+        }
+      }
       load_tile<4>(t.pairs.a + block * t.rows * 16);
       multiply_panel<kTiles, kPanels, 0>(t, block);
       if (t.ahead != nullptr) {
