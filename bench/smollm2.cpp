@@ -20,7 +20,8 @@ constexpr int kPrefill = 512, kNew = 128, kBatch = 16, kBatchPrompt = 64, kBatch
 Result<fs::path> weights() {
   const fs::path folder = fs::path(TROUPE_SOURCE_DIR) / ".deps" / "models" / "smollm2-135m";
   std::error_code ignored;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink, ignored))
+  for (const auto& entry :
+       fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink, ignored))
     if (entry.path().extension() == ".gguf") return fs::canonical(entry.path());
   return fail(ErrorCode::kNotFound, "the weights are not here: scripts/setup.sh --model models/smollm2-135m");
 }
@@ -86,9 +87,15 @@ Status run_smollm2(Context& context) {
                                {"--gguf", file.string(), "--dtype", dtype_name(precision), "--threads",
                                 std::to_string(context.threads()), "--repeats", std::to_string(repeats)});
     const auto add = [&](const char* name, double value, const char* key, const char* work) {
-      context.add({std::string("smollm2.") + name + "." + dtype_name(precision), value, "tok/s", peer_of(peer, key),
-                   {{"model", "SmolLM2-135M-Instruct"}, {"dtype", dtype_name(precision)}, {"work", work},
-                    {"threads", context.threads()}, {"repeats", repeats}}});
+      context.add({std::string("smollm2.") + name + "." + dtype_name(precision),
+                   value,
+                   "tok/s",
+                   peer_of(peer, key),
+                   {{"model", "SmolLM2-135M-Instruct"},
+                    {"dtype", dtype_name(precision)},
+                    {"work", work},
+                    {"threads", context.threads()},
+                    {"repeats", repeats}}});
     };
     add("prefill", rates.prefill, "prefill_tok_s", "512 tokens");
     add("decode_batch1", rates.decode, "decode_tok_s", "128 tokens from an empty context");

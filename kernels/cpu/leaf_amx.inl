@@ -217,8 +217,10 @@ TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t row
       tile.pairs.sums = sums[turn ^= 1];
       run_and_finish(tile, count, width, before, target.add);
       const std::int64_t valid = m - t * rows < count * rows ? m - t * rows : count * rows;
-      before = {tile.pairs.sums, tile.pairs.chain_floats, pairs.chains, valid, width,
-                target.y + t * rows * target.ldy + panel * 16, target.ldy, target.cols - panel * 16};
+      before = {tile.pairs.sums, tile.pairs.chain_floats,
+                pairs.chains,    valid,
+                width,           target.y + t * rows * target.ldy + panel * 16,
+                target.ldy,      target.cols - panel * 16};
     }
     panel += width;
   }
@@ -275,7 +277,8 @@ void gradient_part_amx(const GradientPart& part) {
     const std::int64_t n = part.end - begin < kGradientColumns ? part.end - begin : kGradientColumns;
     for (std::int64_t block = 0; block < blocks; ++block) {  // rows of dy lie pages apart
       for (std::int64_t i = 0; i < n; i += 16)
-        pack_amx_columns(part, block, begin + i, n - i < 16 ? n - i : 16, part.scratch + (i * blocks + 16 * block) * 16);
+        pack_amx_columns(part, block, begin + i, n - i < 16 ? n - i : 16,
+                         part.scratch + (i * blocks + 16 * block) * 16);
     }
     multiply_amx({part.scratch, nullptr, chain, 1, nullptr, 0}, n, 16, part.panels, blocks, 0, (part.k + 15) / 16,
                  {part.dw + begin * part.k, part.k, part.k, part.add});

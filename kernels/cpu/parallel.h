@@ -63,8 +63,8 @@ void run_tasks(std::size_t n, int threads, F&& body) {
   });
 }
 
-/// run_ranges with up to four ranges a thread, of `least` or more, taken by whoever is free: for long work, on cores that
-/// others use too.
+/// run_ranges with up to four ranges a thread, of `least` or more, taken by whoever is free: for long work, on cores
+/// that others use too.
 template <class F>
 void run_shared_ranges(std::int64_t n, std::int64_t grain, int threads, F&& body, std::int64_t least = 1) {
   const std::int64_t units = (n + grain - 1) / grain;
