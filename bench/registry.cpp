@@ -22,6 +22,8 @@ constexpr std::array kBenchmarks = {
               run_kernels},
     Benchmark{"matmul", "products of linear layers, float32 and bfloat16, forward and backward; what packing costs", "at::matmul",
               true, run_matmul},
+    Benchmark{"smollm2", "the engine on SmolLM2-135M: tok/s of prefill 512 and of decoding, batch 1 and 16", "llama.cpp", false,
+              run_smollm2},
     Benchmark{"recovery", "kill -9 of a rollout worker until its replacement works; scale 2 -> 4 -> 1: seconds", "",
               false, run_recovery},
     Benchmark{"deaths", "kill -9 of the rank and of the supervisor, SIGSTOP of a worker: seconds until the run goes on", "",

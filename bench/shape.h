@@ -1,5 +1,6 @@
 /// @file
-/// The decoder that `generate` and `train` measure, on both sides: Qwen3 of 8 layers x 256, with products in either type.
+/// The decoder that `generate` and `train` measure, on both sides: Qwen3 of 8 layers x 256, with products in either
+/// type.
 #pragma once
 
 #include <nlohmann/json.hpp>

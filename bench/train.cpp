@@ -74,8 +74,9 @@ Status run_train(Context& context) {
   for (const kernels::Precision precision : kPrecisions) {
     TROUPE_TRY(const Took took, measure(precision, repeats, context.threads()));
     const std::vector<std::string> same_work{
-        "--seq",     std::to_string(kTokens),           "--batch", std::to_string(kSequences), "--dtype", dtype_name(precision),
-        "--threads", std::to_string(context.threads()), "--steps", std::to_string(repeats)};
+        "--seq",   std::to_string(kTokens), "--batch",   std::to_string(kSequences),
+        "--dtype", dtype_name(precision),   "--threads", std::to_string(context.threads()),
+        "--steps", std::to_string(repeats)};
     const auto eager = run_peer(context, "train_tps.py", same_work);
     auto with_compile = same_work;
     with_compile.push_back("--compile");
@@ -83,9 +84,11 @@ Status run_train(Context& context) {
     const double tokens = kSequences * kTokens;
     const std::string suffix = dtype_suffix(precision);
     nlohmann::json conditions = shape_conditions(context.threads(), precision);
-    conditions.update(
-        {{"batch", "8 x 512"}, {"repeats", repeats}, {"optimizer", "AdamW, clipping"}, {"busy", took.busy},
-         {"best_step_s", took.best}});
+    conditions.update({{"batch", "8 x 512"},
+                       {"repeats", repeats},
+                       {"optimizer", "AdamW, clipping"},
+                       {"busy", took.busy},
+                       {"best_step_s", took.best}});
     context.add({"train.tokens" + suffix, tokens / took.seconds, "tok/s", peer_of(eager, "tok_s"), conditions});
     if (compiled)
       context.add({"train.tokens_vs_compiled" + suffix, tokens / took.seconds, "tok/s", peer_of(compiled, "tok_s"),

@@ -68,14 +68,16 @@ class PackedMatrix {
 ///
 /// Shapes: x has `ldx` floats from row to row (0: K), y has `ldy` (0: N); both may be columns of wider rows. x and y
 ///   must not overlap. m = 0 is legal.
-/// Determinism: each y[i, j] is four chains over the fixed quarters of K (chain_begin), summed (0 + 1) + (2 + 3). A chain
+/// Determinism: each y[i, j] is four chains over the fixed quarters of K (chain_begin), summed (0 + 1) + (2 + 3). A
+/// chain
 ///   of float32 is one of fused multiply-adds in ascending order. A chain of bfloat16 adds blocks of 32 in ascending
 ///   order to 0; a block is (sum over even k) + (sum over odd k), each fused multiply-adds in ascending order, with
-///   results below the smallest normal number flushed to 0: what AMX computes, and what the others imitate. Rows, tiles,
-///   threads and instruction sets never change a bit.
-///   chains = 2: (0 + 1) over the halves of K; chains = 1: one chain. So quarters of K multiplied apart with chains = 1,
-///   or halves with chains = 2, and summed by the same tree have the bits of the whole (tensor parallel 4 and 2).
-/// Cost: 2 M N K operations; reads W from memory once for a few hundred rows of x. Below M = 8 or so that reading is the
+///   results below the smallest normal number flushed to 0: what AMX computes, and what the others imitate. Rows,
+///   tiles, threads and instruction sets never change a bit. chains = 2: (0 + 1) over the halves of K; chains = 1: one
+///   chain. So quarters of K multiplied apart with chains = 1, or halves with chains = 2, and summed by the same tree
+///   have the bits of the whole (tensor parallel 4 and 2).
+/// Cost: 2 M N K operations; reads W from memory once for a few hundred rows of x. Below M = 8 or so that reading is
+/// the
 ///   limit, so two threads help as far as memory does. Rows of x are packed once per thread.
 void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std::int64_t ldy = 0, std::int64_t ldx = 0,
             int chains = 4);

@@ -12,7 +12,8 @@
 namespace troupe::kernels {
 namespace {
 
-/// The kernel gives a process the registers of AMX when it asks; refused, say, where a signal stack is too small for them.
+/// The kernel gives a process the registers of AMX when it asks; refused, say, where a signal stack is too small for
+/// them.
 bool may_use_amx() {
   constexpr long kRequestPermission = 0x1023;
   constexpr long kTileData = 18;

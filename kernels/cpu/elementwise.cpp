@@ -22,7 +22,7 @@ void rope(const Rope& args) {
   TROUPE_CHECK(a.rotary % 2 == 0 && a.rotary <= a.head_dim, "rope: rotary must be even and at most head_dim");
   const KernelTable& isa = table();
   run_shared_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.rotary)),
-             [&](std::int64_t begin, std::int64_t end) { isa.rope(a, begin, end); });
+                    [&](std::int64_t begin, std::int64_t end) { isa.rope(a, begin, end); });
 }
 
 void swiglu_forward(const SwigluForward& args) {
@@ -32,7 +32,7 @@ void swiglu_forward(const SwigluForward& args) {
   a.y_stride = stride_or(a.y_stride, a.cols);
   const KernelTable& isa = table();
   run_shared_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
-             [&](std::int64_t begin, std::int64_t end) { isa.swiglu_forward(a, begin, end); });
+                    [&](std::int64_t begin, std::int64_t end) { isa.swiglu_forward(a, begin, end); });
 }
 
 void swiglu_backward(const SwigluBackward& args) {
@@ -43,7 +43,7 @@ void swiglu_backward(const SwigluBackward& args) {
   a.out_stride = stride_or(a.out_stride, a.cols);
   const KernelTable& isa = table();
   run_shared_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
-             [&](std::int64_t begin, std::int64_t end) { isa.swiglu_backward(a, begin, end); });
+                    [&](std::int64_t begin, std::int64_t end) { isa.swiglu_backward(a, begin, end); });
 }
 
 void adamw_step(const AdamW& a) {

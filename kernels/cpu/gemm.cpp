@@ -16,7 +16,8 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;  // packed weights are read front to back: fewer TLB misses
 constexpr std::int64_t kBlockFloats = 96 << 10;          // rows of x packed at a time: 384 KiB, below half of most L2s
 
-constexpr std::int64_t kPackedXFloats = 1 << 19;         // of x packed at a time for dW, where that is a block or more
+constexpr std::int64_t kTallRows = 96;            // of x for one thread: reading all weights for them is cheap
+constexpr std::int64_t kPackedXFloats = 1 << 19;  // of x packed at a time for dW, where that is a block or more
 
 std::int64_t panels_of(std::int64_t n) { return (n + kLanes - 1) / kLanes; }
 
@@ -39,8 +40,8 @@ void pack_rows(std::int64_t n, std::int64_t k, Precision precision, float* panel
 
 /// k rows of n columns to be packed as panels of columns; the rows lie at row(i)[0..n).
 template <class Row>
-void pack_columns(const ProductTable& isa, std::int64_t n, std::int64_t k, Precision precision, std::int64_t panel_begin,
-                  std::int64_t panel_end, float* panels, const Row& row) {
+void pack_columns(const ProductTable& isa, std::int64_t n, std::int64_t k, Precision precision,
+                  std::int64_t panel_begin, std::int64_t panel_end, float* panels, const Row& row) {
   const std::int64_t floats = panel_floats(k, precision);
   const std::int64_t block_floats = panel_floats(kPairBlock, precision);
   for (std::int64_t first = 0; first < k; first += kPairBlock) {  // what is read at a time lies together
@@ -107,7 +108,8 @@ void PackedMatrix::pack_transposed(const Part* parts, std::int64_t count, std::i
   resize(k, n, precision);
   const ProductTable& isa = product(precision);
   run_ranges(panels_of(k), 2, threads_for(8.0 * static_cast<double>(n * k)), [&](std::int64_t begin, std::int64_t end) {
-    pack_columns(isa, k, n, precision, begin, end, panels_.get(), [&](std::int64_t i) { return stacked_row(parts, i, k); });
+    pack_columns(isa, k, n, precision, begin, end, panels_.get(),
+                 [&](std::int64_t i) { return stacked_row(parts, i, k); });
   });
 }
 
@@ -134,15 +136,18 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
     part.scratch = scratch(Scratch::kRows, rows * padded(part.k));
     isa.matmul(part);
   };
-  const int threads = threads_for(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
-  if (m >= n && m >= threads * isa.tile_rows) {  // tall: every thread packs its own rows and reads all weights
-    run_shared_ranges(m, isa.tile_rows, threads, [&](std::int64_t begin, std::int64_t end) {
+  // Reading a weight counts too: with few rows it is what takes the time.
+  const int threads = threads_for(2.0 * static_cast<double>(m + 2) * static_cast<double>(n) * static_cast<double>(k));
+  // Tall: every thread packs its own rows and reads all weights. Else each packs all rows and reads its own weights.
+  if (m >= threads * kTallRows || (m >= n && m >= threads * isa.tile_rows)) {
+    const auto rows = [&](std::int64_t begin, std::int64_t end) {
       MatmulPart part = whole;
       part.x += begin * whole.ldx;
       part.y += begin * whole.ldy;
       part.m = end - begin;
       run(part);
-    });
+    };
+    run_shared_ranges(m, isa.tile_rows, threads, rows, kTallRows);
     return;
   }
   const std::int64_t panels = panels_of(n);
@@ -157,7 +162,8 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
 namespace {
 
 /// Rows [first, first + rows) of x as panels, block by block.
-void pack_rows_of_x(const WeightGradient& args, std::int64_t ldx, std::int64_t first, std::int64_t rows, float* packed) {
+void pack_rows_of_x(const WeightGradient& args, std::int64_t ldx, std::int64_t first, std::int64_t rows,
+                    float* packed) {
   const ProductTable& isa = product(args.precision);
   const std::int64_t block_rows = gradient_rows(args.precision);
   const std::int64_t panels = panels_of(args.k);
@@ -169,9 +175,8 @@ void pack_rows_of_x(const WeightGradient& args, std::int64_t ldx, std::int64_t f
       const std::int64_t block = begin / panels;
       const std::int64_t last = std::min(end, (block + 1) * panels);
       const float* x = args.x + (first + block * block_rows) * ldx;
-      pack_columns(isa, args.k, std::min(block_rows, rows - block * block_rows), args.precision,
-                   begin - block * panels, last - block * panels, packed + block * block_floats,
-                   [&](std::int64_t i) { return x + i * ldx; });
+      pack_columns(isa, args.k, std::min(block_rows, rows - block * block_rows), args.precision, begin - block * panels,
+                   last - block * panels, packed + block * block_floats, [&](std::int64_t i) { return x + i * ldx; });
       begin = last;
     }
   });

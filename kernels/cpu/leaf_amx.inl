@@ -78,6 +78,14 @@ void amx_tile(const AmxTile& t) {
     }
     zero_tiles<kTiles * kPanels>();
     for (std::int64_t block = chain[q]; block < chain[q + 1]; ++block) {
+      if constexpr (kPanels == 4) {  // few rows: memory is the limit
+        constexpr std::int64_t kDistance = 4;
+        const std::int64_t blocks = chain[t.pairs.chains];
+        const std::int64_t far = block + kDistance < blocks ? block + kDistance : block + kDistance + 3 * blocks;
+        for (int j = 0; j < 4; ++j) {
+          for (int i = 0; i < 16; ++i) prefetch(t.pairs.b[j] + far * 256 + 16 * i);
+        }
+      }
       load_tile<4>(t.pairs.a + block * t.rows * 16);
       multiply_panel<kTiles, kPanels, 0>(t, block);
       if (t.ahead != nullptr) {
@@ -88,11 +96,93 @@ void amx_tile(const AmxTile& t) {
   }
 }
 
+/// A tile of 32 rows and columns that is finished on the way: a few rows with every step of the next one, while the
+/// multiplier works.
+enum class OnTheWay : std::uint8_t { kNothing, kTree, kStore, kAdd };
+
+TROUPE_INLINE OnTheWay on_the_way(const Finish& f, bool add_to_y) {
+  if (f.rows != 32 || f.vectors != 2 || f.cols < 32) return OnTheWay::kNothing;
+  if (f.chains == kChains) return OnTheWay::kTree;
+  return add_to_y ? OnTheWay::kAdd : OnTheWay::kStore;
+}
+
+template <OnTheWay kWhat>
+TROUPE_INLINE void finish_row(const Finish& f, std::int64_t i) {
+  for (std::int64_t j = 0; j < 32; j += 16) {
+    const float* s = f.sums + i * 32 + j;
+    float* to = f.y + i * f.ldy + j;
+    Vec sum = load(s);
+    if constexpr (kWhat == OnTheWay::kTree) sum = add(add(sum, load(s + 1024)), add(load(s + 2048), load(s + 3072)));
+    if constexpr (kWhat == OnTheWay::kAdd) sum = add(load(to), sum);
+    store(to, sum);
+  }
+}
+
+/// amx_tile<2, 2> with every tile asked for as soon as its register is free.
+template <OnTheWay kWhat>
+void amx_square(const AmxTile& t, const Finish& before) {
+  const std::int64_t* chain = t.pairs.chain;
+  const std::int64_t last = chain[t.pairs.chains] - 1;
+  const std::int64_t a_block = t.rows * 16;
+  const std::int64_t rows_a_step = last < 0 ? 32 : (32 + last) / (last + 1);
+  const float* a = t.pairs.a;
+  const float* a2 = a + t.tile_floats;
+  const float* b = t.pairs.b[0];
+  const float* b2 = t.pairs.b[1];
+  std::int64_t row = 0;
+  load_tile<4>(a);
+  load_tile<6>(b);
+  load_tile<7>(b2);
+  load_tile<5>(a2);
+  for (std::int64_t q = 0; q < t.pairs.chains; ++q) {
+    float* sums = t.pairs.sums + q * t.pairs.chain_floats;
+    if (chain[q] == chain[q + 1]) {
+      fill_sums(sums, 4 * t.rows * 16, -0.0f);
+      continue;
+    }
+    zero_tiles<4>();
+    for (std::int64_t block = chain[q]; block < chain[q + 1]; ++block) {
+      const std::int64_t next = block < last ? block + 1 : block;
+      multiply_tile<0, 4, 6>();
+      multiply_tile<1, 4, 7>();
+      load_tile<4>(a + next * a_block);
+      multiply_tile<2, 5, 6>();
+      load_tile<6>(b + next * 256);
+      multiply_tile<3, 5, 7>();
+      load_tile<7>(b2 + next * 256);
+      load_tile<5>(a2 + next * a_block);
+      if (t.ahead != nullptr) {
+        for (int i = 0; i < 16; ++i) prefetch(t.ahead + block * 256 + 16 * i);
+      }
+      if constexpr (kWhat != OnTheWay::kNothing) {
+        for (const std::int64_t end = row + rows_a_step < 32 ? row + rows_a_step : 32; row < end; ++row)
+          finish_row<kWhat>(before, row);
+      }
+    }
+    store_tiles<2, 2>(t, sums);
+  }
+}
+
 using AmxTileFn = void (*)(const AmxTile&);
 TROUPE_INLINE AmxTileFn pick_amx_tile(std::int64_t tiles, std::int64_t panels) {
-  if (tiles == 2) return panels == 2 ? amx_tile<2, 2> : amx_tile<2, 1>;
+  if (tiles == 2) return amx_tile<2, 1>;
   if (panels == 4) return amx_tile<1, 4>;
   return panels == 2 ? amx_tile<1, 2> : amx_tile<1, 1>;
+}
+
+/// Computes a tile and finishes the one before it.
+TROUPE_INLINE void run_and_finish(const AmxTile& tile, std::int64_t tiles, std::int64_t panels, const Finish& before,
+                                  bool add_to_y) {
+  const OnTheWay what = on_the_way(before, add_to_y);
+  if (tiles != 2 || panels != 2) {
+    pick_amx_tile(tiles, panels)(tile);
+    return finish(before, add_to_y);
+  }
+  if (what == OnTheWay::kTree) return amx_square<OnTheWay::kTree>(tile, before);
+  if (what == OnTheWay::kStore) return amx_square<OnTheWay::kStore>(tile, before);
+  if (what == OnTheWay::kAdd) return amx_square<OnTheWay::kAdd>(tile, before);
+  finish(before, add_to_y);
+  amx_square<OnTheWay::kNothing>(tile, before);
 }
 
 /// Where rows [0, m) of a product go.
@@ -125,11 +215,12 @@ TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t row
       tile.pairs.chain_floats = count * rows * 16 * width;
       tile.ahead = asks ? panels + ahead * blocks * 256 : nullptr;
       tile.pairs.sums = sums[turn ^= 1];
-      pick_amx_tile(count, width)(tile);
-      finish(before, target.add);
+      run_and_finish(tile, count, width, before, target.add);
       const std::int64_t valid = m - t * rows < count * rows ? m - t * rows : count * rows;
-      before = {tile.pairs.sums, tile.pairs.chain_floats, pairs.chains, valid, width,
-                target.y + t * rows * target.ldy + panel * 16, target.ldy, target.cols - panel * 16};
+      before = {tile.pairs.sums, tile.pairs.chain_floats,
+                pairs.chains,    valid,
+                width,           target.y + t * rows * target.ldy + panel * 16,
+                target.ldy,      target.cols - panel * 16};
     }
     panel += width;
   }
@@ -186,7 +277,8 @@ void gradient_part_amx(const GradientPart& part) {
     const std::int64_t n = part.end - begin < kGradientColumns ? part.end - begin : kGradientColumns;
     for (std::int64_t block = 0; block < blocks; ++block) {  // rows of dy lie pages apart
       for (std::int64_t i = 0; i < n; i += 16)
-        pack_amx_columns(part, block, begin + i, n - i < 16 ? n - i : 16, part.scratch + (i * blocks + 16 * block) * 16);
+        pack_amx_columns(part, block, begin + i, n - i < 16 ? n - i : 16,
+                         part.scratch + (i * blocks + 16 * block) * 16);
     }
     multiply_amx({part.scratch, nullptr, chain, 1, nullptr, 0}, n, 16, part.panels, blocks, 0, (part.k + 15) / 16,
                  {part.dw + begin * part.k, part.k, part.k, part.add});

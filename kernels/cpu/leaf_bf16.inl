@@ -1,8 +1,8 @@
 // Products of bfloat16, what all ways of computing them share: panels, and the end of a tile. Included inside the
 // namespace of one instruction set.
 //
-// A panel is blocks of 32 along k: [16 pairs][16 columns], a pair being (even k, odd k) in 32 bits. gemm.h has the order
-// of the sums.
+// A panel is blocks of 32 along k: [16 pairs][16 columns], a pair being (even k, odd k) in 32 bits. gemm.h has the
+// order of the sums.
 
 /// Numbers [begin, begin + 32) of a row of k, rounded, as 16 pairs; 0 behind the row's end.
 TROUPE_INLINE Vec row_pairs(const float* row, std::int64_t begin, std::int64_t k) {
@@ -22,7 +22,8 @@ void pack_panel_bf16(const float* const* rows, std::int64_t count, std::int64_t 
   }
 }
 
-void pack_columns_bf16(const float* const* rows, std::int64_t count, std::int64_t column, std::int64_t cols, float* to) {
+void pack_columns_bf16(const float* const* rows, std::int64_t count, std::int64_t column, std::int64_t cols,
+                       float* to) {
   const Mask m = first(cols);
   for (std::int64_t r = 0; r < 16; ++r) {
     const Vec even = 2 * r < count ? load(rows[2 * r] + column, m) : zero();

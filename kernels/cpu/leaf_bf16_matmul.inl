@@ -53,8 +53,8 @@ struct PairTarget {
   bool add;
 };
 
-/// m rows, packed as tiles of `tile_rows`, times panels [begin, end) of `blocks` blocks. A pair of panels stays in cache
-/// while every tile passes over it.
+/// m rows, packed as tiles of `tile_rows`, times panels [begin, end) of `blocks` blocks. A pair of panels stays in
+/// cache while every tile passes over it.
 TROUPE_INLINE void multiply_pairs(PairTile tile, std::int64_t m, std::int64_t tile_rows, const float* panels,
                                   std::int64_t blocks, std::int64_t begin, std::int64_t end, const PairTarget& target) {
   alignas(64) float sums[kChains * kPairRows * kPairVectors * 16];

@@ -1,4 +1,5 @@
-// Rows of x times panels of packed weights, and columns of dy times panels of x. Included inside the namespace of one instruction set.
+// Rows of x times panels of packed weights, and columns of dy times panels of x. Included inside the namespace of one
+// instruction set.
 
 /// Rows [0, m) of x as tiles of `tile_rows`, each [k][rows of the tile].
 TROUPE_INLINE void pack_rows(const float* x, std::int64_t ldx, std::int64_t m, std::int64_t k, std::int64_t tile_rows,
@@ -26,8 +27,8 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
       const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
       const bool asks = ahead < panel + 2 * width && ahead < part.panel_end;
       const float* asked = asks ? part.panels + ahead * part.k * 16 : b[0];
-      pick_tile<Order::kQuarters>(rows, width)(
-          {a, b, part.bounds, y + begin * part.ldy + panel * 16, part.ldy, cols, asked});
+      pick_tile<Order::kQuarters>(rows,
+                                  width)({a, b, part.bounds, y + begin * part.ldy + panel * 16, part.ldy, cols, asked});
       a += rows * part.k;
     }
     panel += width;
@@ -48,8 +49,8 @@ void matmul_part(const MatmulPart& part) {
   }
 }
 
-/// Columns [begin, end) of dy as tiles of kTileRows, each [rows][columns of the tile]. Row by row, because rows of dy lie
-/// pages apart.
+/// Columns [begin, end) of dy as tiles of kTileRows, each [rows][columns of the tile]. Row by row, because rows of dy
+/// lie pages apart.
 TROUPE_INLINE void pack_gradient_tiles(const GradientPart& part, std::int64_t begin, std::int64_t end, float* packed) {
   for (std::int64_t t = 0; t < part.rows; ++t) {
     const float* row = part.dy + t * part.ldy;
@@ -82,6 +83,7 @@ void gradient_part(const GradientPart& part) {
     const std::int64_t end = part.end - group < kGradientColumns ? part.end : group + kGradientColumns;
     pack_gradient_tiles(part, group, end, part.scratch);
     for (std::int64_t i = group; i < end; i += kTileRows)
-      multiply_gradient_tile(part, part.scratch + (i - group) * part.rows, i, end - i < kTileRows ? end - i : kTileRows);
+      multiply_gradient_tile(part, part.scratch + (i - group) * part.rows, i,
+                             end - i < kTileRows ? end - i : kTileRows);
   }
 }

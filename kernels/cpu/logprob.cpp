@@ -26,7 +26,7 @@ void logprob_forward(const LogprobForward& args) {
   if (a.logprob != nullptr) check_targets(a.targets, a.rows, a.vocab);
   const KernelTable& isa = table();
   run_shared_ranges(a.rows, 1, threads_for(kOperationsPerLogit * static_cast<double>(a.rows * a.vocab)),
-             [&](std::int64_t begin, std::int64_t end) { isa.logprob_forward(a, begin, end); });
+                    [&](std::int64_t begin, std::int64_t end) { isa.logprob_forward(a, begin, end); });
 }
 
 void logprob_backward(const LogprobBackward& args) {
@@ -40,7 +40,7 @@ void logprob_backward(const LogprobBackward& args) {
   check_targets(a.targets, a.rows, a.vocab);
   const KernelTable& isa = table();
   run_shared_ranges(a.rows, 1, threads_for(kOperationsPerLogit * static_cast<double>(a.rows * a.vocab)),
-             [&](std::int64_t begin, std::int64_t end) { isa.logprob_backward(a, begin, end); });
+                    [&](std::int64_t begin, std::int64_t end) { isa.logprob_backward(a, begin, end); });
 }
 
 }  // namespace troupe::kernels

@@ -63,12 +63,13 @@ void run_tasks(std::size_t n, int threads, F&& body) {
   });
 }
 
-/// run_ranges with several ranges a thread, taken by whoever is free: for long work, on cores that others use too.
+/// run_ranges with up to four ranges a thread, of `least` or more, taken by whoever is free: for long work, on cores
+/// that others use too.
 template <class F>
-void run_shared_ranges(std::int64_t n, std::int64_t grain, int threads, F&& body) {
-  constexpr std::int64_t kRangesPerThread = 4;
+void run_shared_ranges(std::int64_t n, std::int64_t grain, int threads, F&& body, std::int64_t least = 1) {
   const std::int64_t units = (n + grain - 1) / grain;
-  const std::int64_t wanted = threads * kRangesPerThread;
+  const std::int64_t rounds = n / (least * threads);
+  const std::int64_t wanted = threads * (rounds < 1 ? 1 : (rounds < 4 ? rounds : 4));
   const std::int64_t ranges = units < wanted ? units : wanted;
   if (threads <= 1 || ranges <= 1) {
     if (n > 0) body(std::int64_t{0}, n);

@@ -62,7 +62,7 @@ void rmsnorm_forward(const RmsNormForward& args) {
   const RmsNormForward a = resolved(args);
   const KernelTable& isa = table();
   run_shared_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.cols)),
-             [&](std::int64_t begin, std::int64_t end) { isa.rmsnorm_forward(a, begin, end); });
+                    [&](std::int64_t begin, std::int64_t end) { isa.rmsnorm_forward(a, begin, end); });
 }
 
 void rmsnorm_backward(const RmsNormBackward& args) {

@@ -20,7 +20,7 @@ namespace troupe::kernels {
 
 inline constexpr std::int64_t kLanes = 16;  ///< Width of a vector, of a panel of weights and of a panel of keys.
 
-inline constexpr int kChains = 4;                ///< Fixed pieces of K that are summed by a tree.
+inline constexpr int kChains = 4;               ///< Fixed pieces of K that are summed by a tree.
 inline constexpr std::int64_t kPairBlock = 32;  ///< bfloat16 numbers along K that are summed before they are added.
 
 /// k, up to a whole number of blocks.

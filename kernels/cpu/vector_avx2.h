@@ -172,9 +172,7 @@ TROUPE_INLINE __m256 narrow_8(Vec v) {
   return _mm256_castsi256_ps(_mm256_permute4x64_epi64(words, 0xd8));
 }
 TROUPE_INLINE Vec narrow(Vec a, Vec b) { return {narrow_8(rounded(a)), narrow_8(rounded(b))}; }
-TROUPE_INLINE __m256 low_half_8(__m256 v) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 16));
-}
+TROUPE_INLINE __m256 low_half_8(__m256 v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 16)); }
 TROUPE_INLINE __m256 high_half_8(__m256 v) {
   return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }

@@ -191,9 +191,8 @@ void PackedGroup::set_precision(kernels::Precision precision) {
 
 const PackedGroup::Matrices& PackedGroup::get(const at::Tensor& weights) {
   if (!fresh_) {
-    pack_group(weights, matrices_, [&](auto& matrix, const auto& part, std::int64_t k) {
-      matrix.pack(&part, 1, k, precision_);
-    });
+    pack_group(weights, matrices_,
+               [&](auto& matrix, const auto& part, std::int64_t k) { matrix.pack(&part, 1, k, precision_); });
   }
   fresh_ = true;
   return matrices_;

@@ -114,7 +114,9 @@ at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
   const auto weight = [&](std::size_t i) { return i < weights.size() ? std::optional(weights[i]) : std::nullopt; };
   std::vector<at::Tensor> plain;
   for (const at::Tensor& w : weights) plain.push_back(w.detach());
-  Turned turned = [packed, plain = std::move(plain)]() -> const kernels::PackedMatrix& { return packed->turned(plain); };
+  Turned turned = [packed, plain = std::move(plain)]() -> const kernels::PackedMatrix& {
+    return packed->turned(plain);
+  };
   return LinearFunction::apply(x, weights[0], weight(1), weight(2), &matrix, std::move(turned));
 }
 

@@ -15,7 +15,7 @@ constexpr Precision kBf16 = Precision::kBfloat16;
 struct Shape {
   std::int64_t n, k;
 };
-const std::vector<Shape> kShapes = {{1, 1},   {5, 3},    {16, 32}, {17, 33},   {31, 64},
+const std::vector<Shape> kShapes = {{1, 1},   {5, 3},    {16, 32}, {17, 33},  {31, 64},
                                     {48, 80}, {150, 70}, {64, 96}, {70, 576}, {20, 1100}};
 
 float flushed(float x) { return std::abs(x) < FLT_MIN ? std::copysign(0.0f, x) : x; }
@@ -53,7 +53,8 @@ float promised(const float* x, const float* w, std::int64_t k) {
 Floats promised(const Floats& x, const Floats& w, std::int64_t m, const Shape& s) {
   Floats y;
   for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < s.n; ++j) y.push_back(promised(&x[static_cast<std::size_t>(i * s.k)], &w[static_cast<std::size_t>(j * s.k)], s.k));
+    for (std::int64_t j = 0; j < s.n; ++j)
+      y.push_back(promised(&x[static_cast<std::size_t>(i * s.k)], &w[static_cast<std::size_t>(j * s.k)], s.k));
   return y;
 }
 
@@ -82,7 +83,8 @@ Floats awkward(std::int64_t n, std::uint64_t seed) {
         v = -0.0f;
         break;
       case 4:
-        v = std::bit_cast<float>(static_cast<std::uint32_t>(rng.below(0x00ffffff)));  // round about the least normal one
+        v = std::bit_cast<float>(
+            static_cast<std::uint32_t>(rng.below(0x00ffffff)));  // round about the least normal one
         break;
       default:
         break;
@@ -145,7 +147,9 @@ TEST(MatmulBf16, TallProductsAndColumnsOfWiderRowsKeepTheBits) {
     matmul(x.data() + 5, m, matrix, y.data() + 2, 50, 110);
     for (std::int64_t i = 0; i < m; i += 23) {
       for (std::int64_t j = 0; j < 50; ++j) {
-        const float want = j < 2 || j >= 39 ? -7 : promised(&x[static_cast<std::size_t>(i * 110 + 5)], &w[static_cast<std::size_t>((j - 2) * s.k)], s.k);
+        const float want = j < 2 || j >= 39 ? -7
+                                            : promised(&x[static_cast<std::size_t>(i * 110 + 5)],
+                                                       &w[static_cast<std::size_t>((j - 2) * s.k)], s.k);
         ASSERT_EQ(y[static_cast<std::size_t>(i * 50 + j)], want) << i << ", " << j;
       }
     }

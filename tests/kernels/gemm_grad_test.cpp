@@ -18,7 +18,8 @@ class Products : public ::testing::TestWithParam<Precision> {
 Floats transposed(const Floats& w, std::int64_t n, std::int64_t k) {
   Floats t(w.size());
   for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t c = 0; c < k; ++c) t[static_cast<std::size_t>(c * n + i)] = w[static_cast<std::size_t>(i * k + c)];
+    for (std::int64_t c = 0; c < k; ++c)
+      t[static_cast<std::size_t>(c * n + i)] = w[static_cast<std::size_t>(i * k + c)];
   return t;
 }
 
@@ -109,8 +110,9 @@ Floats promised(const Floats& dy, std::int64_t ldy, const Floats& x, std::int64_
           for (std::int64_t t = block; t < block + step; ++t) {
             float& p = part[pairs ? t % 2 : 0];
             if (t < end)
-              p = flushed(std::fma(a[static_cast<std::size_t>(t * ldy + i)], b[static_cast<std::size_t>(t * ldx + j)], p),
-                          pairs);
+              p = flushed(
+                  std::fma(a[static_cast<std::size_t>(t * ldy + i)], b[static_cast<std::size_t>(t * ldx + j)], p),
+                  pairs);
           }
           chain = pairs ? flushed(chain + flushed(part[0] + part[1], pairs), pairs) : part[0];
         }
@@ -126,8 +128,15 @@ TEST_P(Products, WeightGradientHasThePromisedBits) {
   struct Size {
     std::int64_t m, n, k;
   };
-  for (const Size& s : {Size{1, 5, 3}, {31, 17, 33}, {32, 32, 16}, {33, 48, 40}, {511, 7, 20}, {512, 13, 16},
-                        {513, 40, 47}, {1100, 12, 35}, {100, 70, 96}}) {
+  for (const Size& s : {Size{1, 5, 3},
+                        {31, 17, 33},
+                        {32, 32, 16},
+                        {33, 48, 40},
+                        {511, 7, 20},
+                        {512, 13, 16},
+                        {513, 40, 47},
+                        {1100, 12, 35},
+                        {100, 70, 96}}) {
     SCOPED_TRACE(std::to_string(s.m) + " rows, " + std::to_string(s.n) + " x " + std::to_string(s.k));
     const std::int64_t ldy = s.n + 3, ldx = s.k + 5;
     const Floats dy = testing::filled(s.m * ldy, 21), x = testing::filled(s.m * ldx, 22);
@@ -163,7 +172,8 @@ TEST_P(Products, GradientsAreThoseOfTheProduct) {
   weight_gradient({dy.data(), x.data(), dw.data(), m, n, k, 0, 0, false, GetParam()});
   const double tolerance = GetParam() == Precision::kFloat32 ? 1e-6 : 4e-3;
   const auto wide = [](const Floats& v) { return testing::widened(v); };
-  EXPECT_LT(testing::errors_of(dx, reference::matmul(wide(dy), wide(transposed(w, n, k)), m, k, n)).relative, tolerance);
+  EXPECT_LT(testing::errors_of(dx, reference::matmul(wide(dy), wide(transposed(w, n, k)), m, k, n)).relative,
+            tolerance);
   EXPECT_LT(testing::errors_of(dw, reference::matmul(wide(transposed(dy, m, n)), wide(transposed(x, m, k)), n, k, m))
                 .relative,
             tolerance);
