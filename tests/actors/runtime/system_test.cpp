@@ -42,7 +42,7 @@ TEST_F(SystemTest, CarriesMessagesUnderMutualTls) {
   sent.worker = "rollout/0";
   sent.prompt = 42;
   sent.eval = true;
-  sent.samples.push_back({{42, 1}, 2, {1, 2, 3}, {1, 0, 1}, {-0.5f, -0.25f, -1.f}, {{1, 2}, {1, 2}, {1, 3}}, {1, 2}, 1, 0.5, "text"});
+  sent.samples.push_back({{42, 1}, 2, {1, 2, 3}, {1, 0, 1}, {2}, {-0.5f, -0.25f, -1.f}, {{1, 2}, {1, 2}, {1, 3}}, {1, 2}, 1, 0.5, "text"});
   caf::scoped_actor self{worker.caf()};
   self->request(*remote, 10s, sent).receive(
       [&](const SamplesDone& got) {
