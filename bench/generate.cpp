@@ -68,16 +68,18 @@ double operations(const model::ModelSpec& spec, double tokens, double keys) {
 
 }  // namespace
 
-Status run_generate(Context& context) {
-  at::set_num_threads(context.threads());
-  const std::string threads = std::to_string(context.threads());
+namespace {
+
+// Figures of one precision.
+Status run_precision(Context& context, kernels::Precision precision) {
   TROUPE_TRY(const auto spec, shape_spec());
   model::Model model = model::Model::create(spec, 1);
+  model.set_precision(precision);
   const int repeats = context.repeats(5);
   const auto add = [&](const std::string& name, double tokens, Took took, double ops, std::optional<Peer> peer,
                        const Load& load) {
-    Figure figure{"generate." + name, tokens / took.seconds, "tok/s", std::move(peer),
-                  shape_conditions(context.threads())};
+    Figure figure{"generate." + name + dtype_suffix(precision), tokens / took.seconds, "tok/s", std::move(peer),
+                  shape_conditions(context.threads(), precision)};
     figure.conditions.update({{"batch", load.batch},
                               {"prompt", load.prompt},
                               {"new", load.fresh},
@@ -97,7 +99,8 @@ Status run_generate(Context& context) {
     const auto peer_at = [&](const Load& load) {
       return run_peer(context, "generate_tps.py",
                       {"--batch", std::to_string(batch), "--prompt", std::to_string(load.prompt), "--new",
-                       std::to_string(load.fresh), "--threads", threads, "--repeats", std::to_string(repeats)});
+                       std::to_string(load.fresh), "--dtype", dtype_name(precision), "--threads",
+                       std::to_string(context.threads()), "--repeats", std::to_string(repeats)});
     };
     const auto peer = peer_at(whole), peer_first = peer_at(first);
     const double rows = batch * (kPrompt + kNew - 1.0);
@@ -106,6 +109,14 @@ Status run_generate(Context& context) {
     add("prefill" + suffix, batch * kLongPrompt, took_first, operations(spec, batch * kLongPrompt, kLongPrompt / 2.0),
         peer_of(peer_first, "prompt_tok_s"), first);
   }
+  return {};
+}
+
+}  // namespace
+
+Status run_generate(Context& context) {
+  at::set_num_threads(context.threads());
+  for (const kernels::Precision precision : kPrecisions) TROUPE_TRY_STATUS(run_precision(context, precision));
   return {};
 }
 

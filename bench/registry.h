@@ -13,6 +13,8 @@ Status run_train(Context& context);
 Status run_weights(Context& context);
 Status run_control(Context& context);
 Status run_kernels(Context& context);
+Status run_matmul(Context& context);
+Status run_smollm2(Context& context);
 Status run_recovery(Context& context);
 Status run_deaths(Context& context);
 

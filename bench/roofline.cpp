@@ -52,7 +52,7 @@ __attribute__((target("avx2,fma"), noinline)) float chains_256(std::int64_t roun
 }  // namespace
 
 double peak_gflops(int threads) {
-  const bool wide = kernels::active_isa() == kernels::Isa::kAvx512;
+  const bool wide = kernels::active_isa() != kernels::Isa::kAvx2;
   double best = 0;
   float sink = 0;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {

@@ -1,5 +1,6 @@
 /// @file
-/// The decoder that `generate` and `train` measure, on both sides: Qwen3 of 8 layers x 256, float32.
+/// The decoder that `generate` and `train` measure, on both sides: Qwen3 of 8 layers x 256, with products in either
+/// type.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -20,8 +21,19 @@ namespace troupe::bench {
   return model::spec_from_sizes("qwen3", sizes);
 }
 
-[[nodiscard]] inline nlohmann::json shape_conditions(int threads) {
-  return {{"model", "qwen3 8 layers x 256, vocab 4096"}, {"dtype", "float32"}, {"threads", threads}};
+[[nodiscard]] inline std::string dtype_name(kernels::Precision precision) {
+  return precision == kernels::Precision::kFloat32 ? "float32" : "bfloat16";
 }
+
+[[nodiscard]] inline nlohmann::json shape_conditions(int threads, kernels::Precision precision) {
+  return {{"model", "qwen3 8 layers x 256, vocab 4096"}, {"dtype", dtype_name(precision)}, {"threads", threads}};
+}
+
+/// Behind a figure's name: empty for float32.
+[[nodiscard]] inline std::string dtype_suffix(kernels::Precision precision) {
+  return precision == kernels::Precision::kFloat32 ? "" : "_bfloat16";
+}
+
+inline constexpr kernels::Precision kPrecisions[] = {kernels::Precision::kFloat32, kernels::Precision::kBfloat16};
 
 }  // namespace troupe::bench

@@ -10,10 +10,10 @@
 
 namespace troupe::kernels {
 
-/// The variants that are compiled in, worst first.
-enum class Isa { kAvx2, kAvx512 };
+/// The variants that are compiled in, worst first. The last two differ from kAvx512 in products of bfloat16 only.
+enum class Isa { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// "AVX2+FMA" or "AVX-512".
+/// "AVX2+FMA", "AVX-512", "AVX-512+BF16" or "AMX-BF16".
 [[nodiscard]] std::string_view to_string(Isa isa);
 
 /// Fails with kUnavailable, in words for the user, where this CPU runs none of the variants. Processes that compute

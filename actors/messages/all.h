@@ -34,6 +34,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(troupe_messages, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerStarted))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerExited))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::NodeReport))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::WorkerLog))
   // worker
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Hello))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::Alive))

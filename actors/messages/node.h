@@ -161,6 +161,18 @@ bool inspect(Inspector& f, NodeReport& x) {
   return f.object(x).fields(f.field("node", x.node), f.field("workers", x.workers), f.field("listeners", x.listeners));
 }
 
+/// Agent of a machine that joined -> head: what a worker there has logged. The head's run folder holds all logs.
+struct WorkerLog {
+  std::string name;
+  std::uint32_t incarnation = 0;
+  std::uint64_t offset = 0; ///< Of the text in the log.
+  std::string text;
+};
+template <class Inspector>
+bool inspect(Inspector& f, WorkerLog& x) {
+  return f.object(x).fields(f.field("name", x.name), f.field("incarnation", x.incarnation), f.field("offset", x.offset), f.field("text", x.text));
+}
+
 /// Node agent -> head: the process is gone (or could not be started), in words that name its log.
 struct WorkerExited {
   std::string name;

@@ -254,11 +254,14 @@ struct RolloutGauges {
   std::int32_t waiting = 0;
   double kv_used = 0; ///< Share of the KV pages in use.
   std::uint64_t preemptions = 0;
+  std::uint64_t drafts = 0;          ///< Tokens guessed ahead and checked, since the last report.
+  std::uint64_t drafts_accepted = 0; ///< Of them: were right.
 };
 template <class Inspector>
 bool inspect(Inspector& f, RolloutGauges& x) {
   return f.object(x).fields(f.field("worker", x.worker), f.field("incarnation", x.incarnation), f.field("holding", x.holding), f.field("tokens", x.tokens), f.field("seconds", x.seconds), f.field("running", x.running),
-                            f.field("waiting", x.waiting), f.field("kv_used", x.kv_used), f.field("preemptions", x.preemptions));
+                            f.field("waiting", x.waiting), f.field("kv_used", x.kv_used), f.field("preemptions", x.preemptions), f.field("drafts", x.drafts),
+                            f.field("drafts_accepted", x.drafts_accepted));
 }
 
 /// A sequence that trainer and rollouts score at one version (invariant 3).

@@ -11,7 +11,9 @@
 #include <optional>
 
 #include "actors/messages/all.h"
+#include "actors/node/log_tail.h"
 #include "actors/runtime/head_link.h"
+#include "actors/runtime/names.h"
 #include "actors/runtime/network.h"
 #include "actors/runtime/process.h"
 #include "actors/runtime/progress.h"
@@ -51,9 +53,11 @@ struct Child {
   std::uint32_t incarnation = 0;
   fs::path log;
   WorkProgress progress;
+  LogTail tail;
 };
 
 constexpr auto kReportEvery = std::chrono::seconds(1);
+constexpr std::uint64_t kLogBytesMax = 64 << 10;  // of all workers, a report
 constexpr int kListenersEvery = 5; // reports: reading them goes through /proc
 
 class AgentState {
@@ -85,6 +89,8 @@ class AgentState {
         [this](const HeadFound& found) {
           orphan_ = false;
           say_hello(); // with the term of the head that is gone
+          for (const auto& [pid, child] : children_)
+            if (frame_.joined && child.tail.last()) send_log(child, *child.tail.last()); // the lost head may not have written it
           frame_.term = found.term;
         },
         [this](const LeaseOver& wait) {
@@ -143,10 +149,9 @@ class AgentState {
   }
 
   void start(const StartWorker& order) {
-    std::string file = order.name;
-    std::replace(file.begin(), file.end(), '/', '-');
-    const fs::path log = fs::path(frame_.run_folder) / "logs" / (file + "." + std::to_string(order.incarnation) + ".log");
-    if (const auto started = spawn(order, log); !started)
+    const auto id = worker_id(order.name, order.incarnation);
+    if (!id) return log_warning(id.error().to_string());
+    if (const auto started = spawn(order, fs::path(frame_.run_folder) / "logs" / log_name(*id)); !started)
       self_->send(head_, WorkerExited{order.name, order.incarnation, 127, 0, started.error().message});
     else
       self_->send(head_, WorkerStarted{order.name, order.incarnation, static_cast<std::int32_t>(*started)});
@@ -172,7 +177,7 @@ class AgentState {
     ::setenv("OMP_NUM_THREADS", std::to_string(std::max(1, order.threads)).c_str(), 1);
     TROUPE_TRY(const pid_t pid, keeper_->start(std::move(spec)));
     started_[order.name] = order.incarnation;
-    children_.emplace(pid, Child{order.name, order.incarnation, log, std::move(progress)});
+    children_.emplace(pid, Child{order.name, order.incarnation, log, std::move(progress), LogTail(log, host_name() + ":" + log.string())});
     return pid;
   }
 
@@ -185,8 +190,18 @@ class AgentState {
       report.workers.push_back({child.name, child.incarnation, reading.moves, reading.busy});
     }
     self_->send(head_, std::move(report));
+    send_logs();
     self_->delayed_send(caf::actor{self_}, kReportEvery, Beat{});
   }
+
+  // The head's own machine writes into the run folder itself.
+  void send_logs() {
+    if (!frame_.joined || orphan_ || children_.empty()) return;
+    for (auto& [pid, child] : children_)
+      if (const auto piece = child.tail.next(kLogBytesMax / children_.size())) send_log(child, *piece);
+  }
+
+  void send_log(const Child& child, const LogTail::Piece& piece) { self_->send(head_, WorkerLog{child.name, child.incarnation, piece.offset, piece.text}); }
 
   void read_listeners() {
     std::map<std::int32_t, std::string> names{{static_cast<std::int32_t>(::getpid()), frame_.node}};
@@ -205,6 +220,8 @@ class AgentState {
   void exited(pid_t pid, ExitStatus status) {
     const auto it = children_.find(pid);
     if (it == children_.end()) return;
+    if (frame_.joined)
+      if (const auto piece = it->second.tail.next(kLogBytesMax)) send_log(it->second, *piece); // its last words
     std::string how = to_string(status) + "; log: " + it->second.log.string();
     if (status.code != 0 || status.signal != 0)
       if (const std::string line = last_line(it->second.log); !line.empty()) how += "; last line: " + line;

@@ -1,6 +1,7 @@
 #include "actors/policy/policy.h"
 
 #include "data/chat_source.h"
+#include "model/kv_cache.h"
 #include "model/load.h"
 #include "model/spec.h"
 
@@ -8,7 +9,11 @@ namespace troupe::actors {
 namespace {
 
 Result<model::ModelSpec> spec_of(const PolicyOptions& options, const data::Tokenizer& tokenizer, const data::PromptFormat& format) {
-  if (!options.model_path.empty()) return model::load_spec(options.model_path);
+  if (!options.model_path.empty()) {
+    TROUPE_TRY(auto spec, model::load_spec(options.model_path));
+    if (model::is_description(options.model_path)) spec.eos_ids.assign(format.stop_ids().begin(), format.stop_ids().end());
+    return spec;
+  }
   model::DecoderSizes sizes = options.sizes;
   if (sizes.vocab_size == 0) sizes.vocab_size = tokenizer.vocab_size();
   TROUPE_TRY(auto spec, model::spec_from_sizes(options.family, sizes));
@@ -17,14 +22,14 @@ Result<model::ModelSpec> spec_of(const PolicyOptions& options, const data::Token
 }
 
 Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenizer& tokenizer, const data::PromptFormat& format, bool weights) {
-  if (weights && !options.model_path.empty()) return model::load_model(options.model_path);
+  if (weights && !options.model_path.empty() && !model::is_description(options.model_path)) return model::load_model(options.model_path);
   TROUPE_TRY(const auto spec, spec_of(options, tokenizer, format));
   return weights ? model::Model::create(spec, options.seed) : model::Model::zeros(spec);
 }
 
 // What the release says ends a reply, beside its template.
 Result<std::vector<std::int32_t>> end_ids(const PolicyOptions& options) {
-  if (options.model_path.empty()) return std::vector<std::int32_t>{};
+  if (options.model_path.empty() || model::is_description(options.model_path)) return std::vector<std::int32_t>{}; // fresh: the format says
   TROUPE_TRY(const auto spec, model::load_spec(options.model_path));
   return std::vector<std::int32_t>(spec.eos_ids.begin(), spec.eos_ids.end());
 }
@@ -38,6 +43,11 @@ Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
   TROUPE_TRY(from.end_ids, end_ids(options));
   TROUPE_TRY(auto format, data::PromptFormat::create(from, tokenizer));
   TROUPE_TRY(auto model, model_of(options, tokenizer, format, weights));
+  if (options.drafts && !model::can_guess(model.spec()))
+    return fail(ErrorCode::kInvalidArgument, "rollout.draft_tokens needs a model with a block for further tokens (MTP); " +
+                                                 (options.model_path.empty() ? "one of the family " + options.family : options.model_path) + " has none");
+  model.set_precision(options.precision);
+  model.set_backends(options.backends);
   TROUPE_TRY_STATUS(model::check_vocabulary(model.spec(), tokenizer.vocab_size(), options.tokenizer_folder));
   return Policy{std::move(tokenizer), std::move(format), std::move(model)};
 }

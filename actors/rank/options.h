@@ -12,6 +12,7 @@
 #include "protocol/options.h"
 #include "protocol/run_director.h"
 #include "rl/options.h"
+#include "train/options.h"
 
 namespace troupe::actors {
 
@@ -21,6 +22,7 @@ struct RankStage {
   std::string name;
   optim::AdamWOptions optimizer;
   optim::ScheduleOptions schedule;
+  train::ModelLossOptions model_loss;
   data::DatasetOptions dataset;      ///< pretrain, sft. An empty path: the training problems of the task with their answers.
   std::int64_t task_examples = 4096; ///< How many of those.
   rl::AlgorithmOptions algorithm;    ///< rl

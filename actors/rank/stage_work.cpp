@@ -33,6 +33,29 @@ train::MicroBatch model_batch(const rl::MicroBatch& micro) {
   return out;
 }
 
+// What the terms of ModelLossOptions are divided by: of the whole batch, whoever computes it.
+struct BatchCounts {
+  std::size_t targets = 0, segments = 0, further = 0;
+};
+
+BatchCounts counts_of(std::span<const rl::MicroBatch> micros) {
+  BatchCounts counts;
+  for (const rl::MicroBatch& micro : micros) {
+    counts.targets += micro.targets.size();
+    counts.segments += micro.segments.size();
+    counts.further += train::further_targets(model_batch(micro)).size();
+  }
+  return counts;
+}
+
+train::MicroBatch model_batch(const rl::MicroBatch& micro, const BatchCounts& whole) {
+  train::MicroBatch out = model_batch(micro);
+  out.share = static_cast<double>(out.targets.size()) / static_cast<double>(std::max<std::size_t>(1, whole.targets));
+  out.sequence_share = static_cast<double>(micro.segments.size()) / static_cast<double>(std::max<std::size_t>(1, whole.segments));
+  out.further_weight = 1.0 / static_cast<double>(std::max<std::size_t>(1, whole.further));
+  return out;
+}
+
 rl::Group group_of(BatchGroup&& wire) {
   rl::Group group;
   group.prompt_id = wire.prompt;
@@ -85,6 +108,14 @@ void add_loss_metrics(std::vector<MetricValue>& out, const rl::LossTotals& total
   add(out, "actor/ppo_kl", m.ppo_kl);
   add(out, "actor/entropy", m.entropy);
   add(out, "loss/ratio_mean", m.ratio_mean);
+}
+
+void add_model_metrics(std::vector<MetricValue>& metrics, const train::ModelLossOptions& options, const train::ModelLossReport& report) {
+  if (!options.any()) return;
+  if (options.load_balance > 0) add(metrics, "loss/load_balance", report.load_balance);
+  if (options.sequence_balance > 0) add(metrics, "loss/sequence_balance", report.sequence_balance);
+  if (options.further > 0) add(metrics, "loss/further_tokens", report.further);
+  if (report.busiest > 0) add(metrics, "moe/max_violation", report.busiest - 1);
 }
 
 void add_mismatch_metrics(std::vector<MetricValue>& out, const rl::MismatchTotals& all, const rl::MismatchTotals& equal) {
@@ -211,7 +242,7 @@ Status StageWork::start_stage(std::int32_t stage_index, std::uint64_t steps_done
   if (stage().kind == protocol::StageKind::kEval || stage().kind == protocol::StageKind::kExport) return {};
   optim::AdamWOptions optimizer = stage().optimizer;
   if (const auto set = lr_.find(stage_); set != lr_.end()) optimizer.lr = set->second;
-  TROUPE_TRY(auto trainer, train::Trainer::create(policy_.model, optimizer, stage().schedule));
+  TROUPE_TRY(auto trainer, train::Trainer::create(policy_.model, optimizer, stage().schedule, stage().model_loss));
   trainer_.emplace(std::move(trainer));
   const bool wants_reference = stage().kind == protocol::StageKind::kRl && stage().algorithm.loss.kl.coefficient > 0;
   if (wants_reference) reference_.emplace(policy_.model.clone());
@@ -296,7 +327,8 @@ Result<StepDone> StageWork::supervised_step() {
   rl::count_packed(denominator, packed);
   const auto micros = rl::cut_packed(packed, stage().micro_batch_tokens, part());
   std::vector<train::MicroBatch> batches;
-  for (const auto& micro : micros) batches.push_back(model_batch(micro));
+  const BatchCounts whole = counts_of(group_ == nullptr ? micros : rl::cut_packed(packed, stage().micro_batch_tokens));
+  for (const auto& micro : micros) batches.push_back(model_batch(micro, whole));
   StepTotals totals;
   const auto loss = [&](std::size_t i, std::span<const float> logprob, std::span<const float> entropy) -> Result<std::vector<float>> {
     if (moved_) moved_();
@@ -311,6 +343,7 @@ Result<StepDone> StageWork::supervised_step() {
   add(done.metrics, "loss/mean", totals.loss.loss);
   add(done.metrics, "optim/grad_norm", report.grad_norm);
   add(done.metrics, "optim/lr", report.lr);
+  add_model_metrics(done.metrics, stage().model_loss, report.model);
   return done;
 }
 
@@ -331,7 +364,8 @@ Result<StepDone> StageWork::policy_step(std::vector<BatchGroup> wire) {
   if (batch.denominator.tokens == 0) return done; // nothing to learn from, on any rank: the weights stay, the step counts
   const auto micros = rl::cut_micro_batches(batch, s.micro_batch_tokens, part());
   std::vector<train::MicroBatch> batches;
-  for (const auto& micro : micros) batches.push_back(model_batch(micro));
+  const BatchCounts whole = counts_of(group_ == nullptr ? micros : rl::cut_micro_batches(batch, s.micro_batch_tokens));
+  for (const auto& micro : micros) batches.push_back(model_batch(micro, whole));
   TROUPE_TRY(const auto reference, reference_logprobs(batches));
   StepTotals totals;
   const PolicyVersion now = version();
@@ -352,6 +386,7 @@ Result<StepDone> StageWork::policy_step(std::vector<BatchGroup> wire) {
   add(done.metrics, "optim/grad_norm", report.grad_norm);
   add(done.metrics, "actor/grad_norm", report.grad_norm);
   add(done.metrics, "optim/lr", report.lr);
+  add_model_metrics(done.metrics, s.model_loss, report.model);
   return done;
 }
 

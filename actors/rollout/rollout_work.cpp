@@ -321,6 +321,8 @@ RolloutGauges RolloutWork::gauges() {
   gauges.waiting = stats.waiting;
   gauges.kv_used = stats.pages > 0 ? static_cast<double>(stats.pages_used) / stats.pages : 0;
   gauges.preemptions = stats.preemptions;
+  gauges.drafts = stats.drafts - std::exchange(drafts_seen_, stats.drafts);
+  gauges.drafts_accepted = stats.drafts_accepted - std::exchange(drafts_accepted_seen_, stats.drafts_accepted);
   return gauges;
 }
 

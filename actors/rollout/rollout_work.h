@@ -108,6 +108,7 @@ class RolloutWork {
   std::optional<Clock::time_point> drain_until_;
   bool drained_sent_ = false, paused_ = false;
   std::uint64_t tokens_ = 0;
+  std::uint64_t drafts_seen_ = 0, drafts_accepted_seen_ = 0;  // reported so far
   Clock::time_point gauges_at_ = Clock::now();
 };
 

@@ -1,7 +1,7 @@
 #include "actors/runtime/names.h"
 
+#include <algorithm>
 #include <charconv>
-#include <string>
 
 namespace troupe::actors {
 
@@ -14,6 +14,12 @@ Result<protocol::WorkerId> worker_id(std::string_view name, std::uint32_t incarn
   const auto [end, ec] = std::from_chars(name.data() + slash + 1, name.data() + name.size(), index);
   if (ec != std::errc{} || end != name.data() + name.size()) return bad();
   return protocol::WorkerId{role, index, incarnation};
+}
+
+std::string log_name(const protocol::WorkerId& worker) {
+  std::string name = protocol::worker_name(worker);
+  std::replace(name.begin(), name.end(), '/', '-');
+  return name + "." + std::to_string(worker.incarnation) + ".log";
 }
 
 } // namespace troupe::actors

@@ -96,6 +96,9 @@ caf::message_handler Head::worker_handlers() {
       [this](const Hello& hello, const caf::actor& worker) { worker_joined(hello, worker); },
       [this](const Alive& m) { heard(m.name, m.incarnation); },
       [this](const NodeReport& report) { node_report(report); },
+      [this](const WorkerLog& log) {
+        if (const auto id = worker_id(log.name, log.incarnation)) observer_.log(*id, log.offset, log.text);
+      },
       [this](const JoinRun& request) { return admit(request); },
       [this](const AskTerm&) { return TermIs{start_.term}; },
       [this](const LeaveRun& order) { (void)drain_node(order.node); },

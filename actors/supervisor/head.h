@@ -292,6 +292,7 @@ class Head {
   observe::MetricBatch last_; // metrics that arrive between steps
   observe::Progress line_;
   std::map<std::string, RolloutGauges> gauges_;
+  double drafts_ = 0, drafts_accepted_ = 0; // since the last step
   double generated_tokens_ = 0, probe_diff_ = 0, diff_max_ = 0, reward_sum_ = 0;
   std::uint64_t probe_tokens_ = 0, tokens_compared_ = 0, tokens_ = 0, completions_ = 0, rewards_ = 0, restarts_ = 0, age_max_ = 0;
   bool ended_ = false;

@@ -25,6 +25,7 @@ void Head::report_step(const StepDone& message) {
   out.push_back({"time/step", step_seconds});
   out.push_back({"perf/throughput", static_cast<double>(message.tokens) / step_seconds});
   out.push_back({"generation_tokens_total:rate", std::exchange(generated_tokens_, 0.0) / step_seconds});
+  if (drafts_ > 0) out.push_back({"draft_acceptance_rate", std::exchange(drafts_accepted_, 0.0) / std::exchange(drafts_, 0.0)});
   if (rewards_ > 0) // every sample that came in since the last step, those of dropped groups included
     out.push_back({"reward/generated/mean", std::exchange(reward_sum_, 0.0) / static_cast<double>(std::exchange(rewards_, 0))});
   if (batch_) {

@@ -217,6 +217,8 @@ void Head::gauges(const RolloutGauges& message) {
   const auto id = worker_id(message.worker, message.incarnation);
   if (!id) return;
   generated_tokens_ += static_cast<double>(message.tokens);
+  drafts_ += static_cast<double>(message.drafts);
+  drafts_accepted_ += static_cast<double>(message.drafts_accepted);
   gauges_[message.worker] = message;
   pr::WorkerProgress event{*id, {}};
   for (const WireName& name : message.holding) event.running.push_back(sample_name(name.eval, name.evaluation, name.id));

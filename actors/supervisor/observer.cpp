@@ -1,5 +1,6 @@
 #include "actors/supervisor/observer.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,12 +8,20 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "actors/runtime/names.h"
+#include "base/file.h"
 #include "base/log.h"
 
 namespace troupe::actors {
 namespace {
 
 double unix_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+Status write_at(const std::filesystem::path& path, std::uint64_t offset, const std::string& text) {
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!file.valid() || ::lseek(file.get(), static_cast<off_t>(offset), SEEK_SET) < 0) return tl::unexpected(system_error("write", path, errno));
+  return write_all(file.get(), std::as_bytes(std::span(text)), path);
+}
 
 } // namespace
 
@@ -82,6 +91,10 @@ void Observer::say(std::string line) {
 
 void Observer::sample_memory(std::vector<pid_t> pids) {
   post([this, pids = std::move(pids)] { memory_.sample(pids); });
+}
+
+void Observer::log(protocol::WorkerId worker, std::uint64_t offset, std::string text) {
+  post([this, worker, offset, text = std::move(text)] { complain(write_at(folder_ / "logs" / log_name(worker), offset, text)); });
 }
 
 double Observer::seconds_since_start() const { return seconds(std::chrono::steady_clock::now() - start_); }

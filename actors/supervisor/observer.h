@@ -21,6 +21,7 @@
 #include "observe/metrics.h"
 #include "observe/summary.h"
 #include "observe/tensorboard.h"
+#include "protocol/types.h"
 
 namespace troupe::actors {
 
@@ -38,6 +39,8 @@ class Observer {
   /// A line for people, above the progress line, and an event.
   void say(std::string line);
   void progress(observe::Progress progress);
+  /// A piece of the log of a worker on another machine, at its place in logs/.
+  void log(protocol::WorkerId worker, std::uint64_t offset, std::string text);
   /// The processes whose memory counts; sampled each second by `sample_memory`.
   void sample_memory(std::vector<pid_t> pids);
   [[nodiscard]] double seconds_since_start() const;

@@ -40,7 +40,7 @@ void pack_keys(const KernelTable& isa, const float* k, std::int64_t stride, std:
     const float* rows[kLanes];
     const std::int64_t n = std::min(kLanes, count - begin);
     for (std::int64_t j = 0; j < n; ++j) rows[j] = k + (begin + j) * stride;
-    isa.pack_panel(rows, n, head_dim, panels);
+    isa.products[0].pack_panel(rows, n, head_dim, panels);
   }
 }
 
@@ -158,18 +158,6 @@ class Batch {
   std::int64_t most_keys_ = 0;
   double operations_ = 0;
 };
-
-/// Calls body(i) for i in [0, n), taken in order by whichever thread is free.
-template <class F>
-void run_tasks(std::size_t n, int threads, F&& body) {
-  std::atomic<std::size_t> next{0};
-  run_parts(threads, [&](int) {
-    for (std::size_t i = next.fetch_add(1, std::memory_order_relaxed); i < n;
-         i = next.fetch_add(1, std::memory_order_relaxed)) {
-      body(i);
-    }
-  });
-}
 
 const float* first_key(const AttentionGradSegment& s) { return s.prefix.count > 0 ? s.prefix.k : s.own.k; }
 

@@ -21,8 +21,8 @@ void rope(const Rope& args) {
   a.rotary = stride_or(a.rotary, a.head_dim);
   TROUPE_CHECK(a.rotary % 2 == 0 && a.rotary <= a.head_dim, "rope: rotary must be even and at most head_dim");
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.rotary)),
-             [&](std::int64_t begin, std::int64_t end) { isa.rope(a, begin, end); });
+  run_shared_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.rotary)),
+                    [&](std::int64_t begin, std::int64_t end) { isa.rope(a, begin, end); });
 }
 
 void swiglu_forward(const SwigluForward& args) {
@@ -31,8 +31,8 @@ void swiglu_forward(const SwigluForward& args) {
   a.in_stride = stride_or(a.in_stride, a.cols);
   a.y_stride = stride_or(a.y_stride, a.cols);
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
-             [&](std::int64_t begin, std::int64_t end) { isa.swiglu_forward(a, begin, end); });
+  run_shared_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
+                    [&](std::int64_t begin, std::int64_t end) { isa.swiglu_forward(a, begin, end); });
 }
 
 void swiglu_backward(const SwigluBackward& args) {
@@ -42,8 +42,8 @@ void swiglu_backward(const SwigluBackward& args) {
   a.dy_stride = stride_or(a.dy_stride, a.cols);
   a.out_stride = stride_or(a.out_stride, a.cols);
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
-             [&](std::int64_t begin, std::int64_t end) { isa.swiglu_backward(a, begin, end); });
+  run_shared_ranges(a.rows, 1, threads_for(kExpOperations * static_cast<double>(a.rows * a.cols)),
+                    [&](std::int64_t begin, std::int64_t end) { isa.swiglu_backward(a, begin, end); });
 }
 
 void adamw_step(const AdamW& a) {

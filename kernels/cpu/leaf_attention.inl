@@ -16,8 +16,9 @@ TROUPE_INLINE void flush(ScoreTile& tile) {
   const float* const* panel = tile.panels;
   while (tile.pending > 0) {
     const std::int64_t width = tile_width(tile.rows, tile.pending);
-    pick_tile<false>(tile.rows, width)(tile.a, panel, tile.head_dim, tile.scores + tile.offset, tile.ld, 16 * width,
-                                 nullptr);
+    const std::int64_t bounds[] = {0, tile.head_dim};
+    pick_tile<Order::kChain>(tile.rows,
+                             width)({tile.a, panel, bounds, tile.scores + tile.offset, tile.ld, 16 * width, nullptr});
     panel += width;
     tile.offset += 16 * width;
     tile.pending -= width;

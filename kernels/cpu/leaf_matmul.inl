@@ -1,4 +1,5 @@
-// Rows of x times panels of packed weights. Included inside the namespace of one instruction set.
+// Rows of x times panels of packed weights, and columns of dy times panels of x. Included inside the namespace of one
+// instruction set.
 
 /// Rows [0, m) of x as tiles of `tile_rows`, each [k][rows of the tile].
 TROUPE_INLINE void pack_rows(const float* x, std::int64_t ldx, std::int64_t m, std::int64_t k, std::int64_t tile_rows,
@@ -26,7 +27,8 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
       const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
       const bool asks = ahead < panel + 2 * width && ahead < part.panel_end;
       const float* asked = asks ? part.panels + ahead * part.k * 16 : b[0];
-      pick_tile<true>(rows, width)(a, b, part.k, y + begin * part.ldy + panel * 16, part.ldy, cols, asked);
+      pick_tile<Order::kQuarters>(rows,
+                                  width)({a, b, part.bounds, y + begin * part.ldy + panel * 16, part.ldy, cols, asked});
       a += rows * part.k;
     }
     panel += width;
@@ -44,5 +46,44 @@ void matmul_part(const MatmulPart& part) {
     const std::int64_t tile_rows = (m + tiles - 1) / tiles;  // evened out: 13 rows are 7 + 6, not 12 + 1
     pack_rows(part.x + begin * part.ldx, part.ldx, m, part.k, tile_rows, part.scratch);
     multiply_block(part, part.scratch, m, tile_rows, part.y + begin * part.ldy);
+  }
+}
+
+/// Columns [begin, end) of dy as tiles of kTileRows, each [rows][columns of the tile]. Row by row, because rows of dy
+/// lie pages apart.
+TROUPE_INLINE void pack_gradient_tiles(const GradientPart& part, std::int64_t begin, std::int64_t end, float* packed) {
+  for (std::int64_t t = 0; t < part.rows; ++t) {
+    const float* row = part.dy + t * part.ldy;
+    for (std::int64_t i = begin; i < end; i += kTileRows) {
+      const std::int64_t n = end - i < kTileRows ? end - i : kTileRows;
+      const Mask m = first(n);
+      store(packed + (i - begin) * part.rows + t * n, load(row + i, m), m);
+    }
+  }
+}
+
+/// A tile of dy stays in the first-level cache while all panels of x pass.
+TROUPE_INLINE void multiply_gradient_tile(const GradientPart& part, const float* packed, std::int64_t begin,
+                                          std::int64_t rows) {
+  const std::int64_t bounds[] = {0, part.rows};
+  const std::int64_t panels = (part.k + 15) / 16;
+  float* to = part.dw + begin * part.k;
+  for (std::int64_t panel = 0; panel < panels;) {
+    const std::int64_t width = tile_width(rows, panels - panel);
+    const float* b[kWideTileVectors];
+    for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.rows * 16;
+    const TileFn tile = part.add ? pick_tile<Order::kAdded>(rows, width) : pick_tile<Order::kChain>(rows, width);
+    tile({packed, b, bounds, to + panel * 16, part.k, part.k - panel * 16, nullptr});
+    panel += width;
+  }
+}
+
+void gradient_part(const GradientPart& part) {
+  for (std::int64_t group = part.begin; group < part.end; group += kGradientColumns) {
+    const std::int64_t end = part.end - group < kGradientColumns ? part.end : group + kGradientColumns;
+    pack_gradient_tiles(part, group, end, part.scratch);
+    for (std::int64_t i = group; i < end; i += kTileRows)
+      multiply_gradient_tile(part, part.scratch + (i - group) * part.rows, i,
+                             end - i < kTileRows ? end - i : kTileRows);
   }
 }

@@ -51,24 +51,34 @@ void rmsnorm_dx_rows(const RmsNormBackward& a, std::int64_t begin, std::int64_t 
 
 void rmsnorm_dweight_cols(const RmsNormBackward& a, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kBlock = 64;  // vectors summed in one chain before they join the total: error grows slower
-  for (std::int64_t col = begin; col < end; col += 16) {
-    const Mask m = first(end - col);
-    Vec sum = zero();
-    Vec block = zero();
+  constexpr int kWidth = 4;            // chains side by side, and whole lines of a row at a time
+  for (std::int64_t col = begin; col < end; col += 16 * kWidth) {
+    Mask m[kWidth];
+    Vec sum[kWidth];
+    Vec block[kWidth];
+    for (int j = 0; j < kWidth; ++j) {
+      m[j] = first(end - col > 16 * j ? end - col - 16 * j : 0);
+      sum[j] = block[j] = zero();
+    }
     std::int64_t in_block = 0;
     for (std::int64_t row = 0; row < a.rows; ++row) {
       for (std::int64_t head = 0; head < a.heads; ++head) {
-        const Vec x = load(a.x + row * a.x_stride + head * a.cols + col, m);
-        const Vec dy = load(a.dy + row * a.dy_stride + head * a.cols + col, m);
-        block = fma(mul(dy, set(a.inv_rms[row * a.heads + head])), x, block);
-        if (++in_block == kBlock) {
-          sum = add(sum, block);
-          block = zero();
-          in_block = 0;
+        const float* x = a.x + row * a.x_stride + head * a.cols + col;
+        const float* dy = a.dy + row * a.dy_stride + head * a.cols + col;
+        const Vec s = set(a.inv_rms[row * a.heads + head]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kWidth; ++j)
+          block[j] = fma(mul(load(dy + 16 * j, m[j]), s), load(x + 16 * j, m[j]), block[j]);
+        if (++in_block < kBlock) continue;
+        in_block = 0;
+#pragma GCC unroll 4
+        for (int j = 0; j < kWidth; ++j) {
+          sum[j] = add(sum[j], block[j]);
+          block[j] = zero();
         }
       }
     }
-    store(a.dweight + col, add(sum, block), m);
+    for (int j = 0; j < kWidth; ++j) store(a.dweight + col + 16 * j, add(sum[j], block[j]), m[j]);
   }
 }
 

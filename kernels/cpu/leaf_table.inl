@@ -3,9 +3,7 @@
 constexpr KernelTable make_table(Isa isa) {
   return {
       .isa = isa,
-      .tile_rows = kTileRows,
-      .pack_panel = pack_panel,
-      .matmul = matmul_part,
+      .products = {{kTileRows, pack_panel, pack_columns, matmul_part, gradient_part}, bf16_products()},
       .attention = attention_task,
       .attention_grad = attention_grad_task,
       .rmsnorm_forward = rmsnorm_forward_rows,

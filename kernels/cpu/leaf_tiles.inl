@@ -30,15 +30,18 @@ TROUPE_INLINE void accumulate(Vec (&sums)[kRows][kVectors], const float* a, cons
 }
 
 template <int kRows, int kVectors>
-TROUPE_INLINE void clear(Vec (&sums)[kRows][kVectors]) {
+TROUPE_INLINE void fill(Vec (&sums)[kRows][kVectors], Vec value) {
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) sums[i][j] = zero();
+    for (int j = 0; j < kVectors; ++j) sums[i][j] = value;
   }
 }
 
-/// stash += sums (or = sums), then sums = 0.
+/// What a chain begins with: 0. An empty one is -0, which adds nothing to any number.
+TROUPE_INLINE Vec start_of(std::int64_t begin, std::int64_t end) { return set(begin == end ? -0.0f : 0.0f); }
+
+/// stash += sums (or = sums).
 template <int kRows, int kVectors>
 TROUPE_INLINE void put_aside(float (&stash)[kRows][kVectors][16], Vec (&sums)[kRows][kVectors], bool fresh) {
 #pragma GCC unroll 12
@@ -48,7 +51,6 @@ TROUPE_INLINE void put_aside(float (&stash)[kRows][kVectors][16], Vec (&sums)[kR
       store(stash[i][j], fresh ? sums[i][j] : add(load(stash[i][j]), sums[i][j]));
     }
   }
-  clear(sums);
 }
 
 template <int kRows, int kVectors>
@@ -66,33 +68,55 @@ TROUPE_INLINE void write_tile(Vec (&sums)[kRows][kVectors], float* c, std::int64
   }
 }
 
-/// c[i][0..cols) = sum over k of a[k][i] b[.][k], each element one chain over ascending k.
-template <int kRows, int kVectors>
-void chain_tile(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc, std::int64_t cols,
-                const float* /*ahead*/) {
+/// How a tile sums over k. kChain: one chain, in ascending order. kAdded: the same, added to what is there.
+/// kQuarters: the chains between bounds, one after the other, added (0 + 1) + (2 + 3).
+enum class Order : std::uint8_t { kChain, kAdded, kQuarters };
+
+/// What a tile computes: c[i][0..cols) = sum over k of a[k][i] b[.][k].
+struct Tile {
+  const float* a;
+  const float* const* b;
+  const std::int64_t* bounds;  ///< Of one chain, or of four.
+  float* c;
+  std::int64_t ldc, cols;
+  const float* ahead;  ///< kQuarters: the panel to ask for on the way.
+};
+
+template <Order kOrder, int kRows, int kVectors>
+void chain_tile(const Tile& t) {
   Vec sums[kRows][kVectors];
-  clear(sums);
-  accumulate<false>(sums, a, b, 0, k, nullptr);
-  write_tile(sums, c, ldc, cols);
+  fill(sums, zero());
+  accumulate<false>(sums, t.a, t.b, t.bounds[0], t.bounds[1], nullptr);
+  if constexpr (kOrder == Order::kAdded) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) {
+        if (t.cols > 16 * j) sums[i][j] = add(load(t.c + i * t.ldc + 16 * j, first(t.cols - 16 * j)), sums[i][j]);
+      }
+    }
+  }
+  write_tile(sums, t.c, t.ldc, t.cols);
 }
 
-/// The same with k in four fixed quarters, one chain each, added (0 + 1) + (2 + 3). On the way it asks for the panel
-/// `ahead`.
 template <int kRows, int kVectors>
-void quarters_tile(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc, std::int64_t cols,
-                   const float* ahead) {
+void quarters_tile(const Tile& t) {
   constexpr bool kAhead = kVectors < kWideTileVectors;  // a wide tile is the only one of its panels
   alignas(64) float left[kRows][kVectors][16];
   alignas(64) float right[kRows][kVectors][16];
+  const std::int64_t* k = t.bounds;
   Vec sums[kRows][kVectors];
-  clear(sums);
-  accumulate<kAhead>(sums, a, b, 0, k / 4, ahead);
+  fill(sums, start_of(k[0], k[1]));
+  accumulate<kAhead>(sums, t.a, t.b, k[0], k[1], t.ahead);
   put_aside(left, sums, true);
-  accumulate<kAhead>(sums, a, b, k / 4, k * 2 / 4, ahead);
+  fill(sums, start_of(k[1], k[2]));
+  accumulate<kAhead>(sums, t.a, t.b, k[1], k[2], t.ahead);
   put_aside(left, sums, false);
-  accumulate<kAhead>(sums, a, b, k * 2 / 4, k * 3 / 4, ahead);
+  fill(sums, start_of(k[2], k[3]));
+  accumulate<kAhead>(sums, t.a, t.b, k[2], k[3], t.ahead);
   put_aside(right, sums, true);
-  accumulate<kAhead>(sums, a, b, k * 3 / 4, k, ahead);
+  fill(sums, start_of(k[3], k[4]));
+  accumulate<kAhead>(sums, t.a, t.b, k[3], k[4], t.ahead);
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
@@ -100,26 +124,28 @@ void quarters_tile(const float* a, const float* const* b, std::int64_t k, float*
       sums[i][j] = add(load(left[i][j]), add(load(right[i][j]), sums[i][j]));
     }
   }
-  write_tile(sums, c, ldc, cols);
+  write_tile(sums, t.c, t.ldc, t.cols);
 }
 
-using TileFn = void (*)(const float* a, const float* const* b, std::int64_t k, float* c, std::int64_t ldc,
-                        std::int64_t cols, const float* ahead);
+using TileFn = void (*)(const Tile&);
 
 /// The tile function for 1 <= rows <= kTileRows and 1, 2 or 4 vectors, as far as registers allow; else null.
-template <bool kQuarters, int kVectors, int kRows, int kMaxRows>
+template <Order kOrder, int kVectors, int kRows, int kMaxRows>
 TROUPE_INLINE TileFn pick_rows(std::int64_t rows) {
-  if (rows == kRows) return kQuarters ? quarters_tile<kRows, kVectors> : chain_tile<kRows, kVectors>;
-  if constexpr (kRows < kMaxRows) return pick_rows<kQuarters, kVectors, kRows + 1, kMaxRows>(rows);
+  if (rows == kRows) {
+    if constexpr (kOrder == Order::kQuarters) return quarters_tile<kRows, kVectors>;
+    return chain_tile<kOrder, kRows, kVectors>;
+  }
+  if constexpr (kRows < kMaxRows) return pick_rows<kOrder, kVectors, kRows + 1, kMaxRows>(rows);
   return nullptr;
 }
-template <bool kQuarters>
+template <Order kOrder>
 TROUPE_INLINE TileFn pick_tile(std::int64_t rows, std::int64_t vectors) {
-  if (vectors == kWideTileVectors) return pick_rows<kQuarters, kWideTileVectors, 1, kWideTileRows>(rows);
+  if (vectors == kWideTileVectors) return pick_rows<kOrder, kWideTileVectors, 1, kWideTileRows>(rows);
   if constexpr (kTileVectors > 1) {
-    if (vectors == kTileVectors) return pick_rows<kQuarters, kTileVectors, 1, kTileRows>(rows);
+    if (vectors == kTileVectors) return pick_rows<kOrder, kTileVectors, 1, kTileRows>(rows);
   }
-  return pick_rows<kQuarters, 1, 1, kTileRows>(rows);
+  return pick_rows<kOrder, 1, 1, kTileRows>(rows);
 }
 
 /// Vectors a tile of `rows` rows should be wide when `left` of them remain: the widest that registers and `left` allow.

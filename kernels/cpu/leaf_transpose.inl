@@ -24,3 +24,8 @@ TROUPE_INLINE void transpose_rows(const Row& row, std::int64_t rows, std::int64_
 void pack_panel(const float* const* rows, std::int64_t count, std::int64_t k, float* panel) {
   transpose_rows([rows](int i) { return rows[i]; }, count, k, panel, 16);
 }
+
+void pack_columns(const float* const* rows, std::int64_t count, std::int64_t column, std::int64_t cols, float* to) {
+  const Mask m = first(cols);
+  for (std::int64_t i = 0; i < count; ++i) store(to + 16 * i, load(rows[i] + column, m));
+}

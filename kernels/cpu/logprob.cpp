@@ -25,8 +25,8 @@ void logprob_forward(const LogprobForward& args) {
   TROUPE_CHECK(a.temperature > 0, "logprob_forward: the temperature must be positive");
   if (a.logprob != nullptr) check_targets(a.targets, a.rows, a.vocab);
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(kOperationsPerLogit * static_cast<double>(a.rows * a.vocab)),
-             [&](std::int64_t begin, std::int64_t end) { isa.logprob_forward(a, begin, end); });
+  run_shared_ranges(a.rows, 1, threads_for(kOperationsPerLogit * static_cast<double>(a.rows * a.vocab)),
+                    [&](std::int64_t begin, std::int64_t end) { isa.logprob_forward(a, begin, end); });
 }
 
 void logprob_backward(const LogprobBackward& args) {
@@ -39,8 +39,8 @@ void logprob_backward(const LogprobBackward& args) {
   TROUPE_CHECK(a.dentropy == nullptr || a.entropy != nullptr, "logprob_backward: dentropy needs the entropy");
   check_targets(a.targets, a.rows, a.vocab);
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(kOperationsPerLogit * static_cast<double>(a.rows * a.vocab)),
-             [&](std::int64_t begin, std::int64_t end) { isa.logprob_backward(a, begin, end); });
+  run_shared_ranges(a.rows, 1, threads_for(kOperationsPerLogit * static_cast<double>(a.rows * a.vocab)),
+                    [&](std::int64_t begin, std::int64_t end) { isa.logprob_backward(a, begin, end); });
 }
 
 }  // namespace troupe::kernels

@@ -3,6 +3,8 @@
 /// kernels/.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -49,8 +51,39 @@ void run_ranges(std::int64_t n, std::int64_t grain, int threads, F&& body) {
   run_parts(threads, part);
 }
 
+/// Calls body(i) for i in [0, n), taken in order by whichever thread is free.
+template <class F>
+void run_tasks(std::size_t n, int threads, F&& body) {
+  std::atomic<std::size_t> next{0};
+  run_parts(threads, [&](int) {
+    for (std::size_t i = next.fetch_add(1, std::memory_order_relaxed); i < n;
+         i = next.fetch_add(1, std::memory_order_relaxed)) {
+      body(i);
+    }
+  });
+}
+
+/// run_ranges with up to four ranges a thread, of `least` or more, taken by whoever is free: for long work, on cores
+/// that others use too.
+template <class F>
+void run_shared_ranges(std::int64_t n, std::int64_t grain, int threads, F&& body, std::int64_t least = 1) {
+  const std::int64_t units = (n + grain - 1) / grain;
+  const std::int64_t rounds = n / (least * threads);
+  const std::int64_t wanted = threads * (rounds < 1 ? 1 : (rounds < 4 ? rounds : 4));
+  const std::int64_t ranges = units < wanted ? units : wanted;
+  if (threads <= 1 || ranges <= 1) {
+    if (n > 0) body(std::int64_t{0}, n);
+    return;
+  }
+  run_tasks(static_cast<std::size_t>(ranges), threads, [&](std::size_t i) {
+    const auto t = static_cast<std::int64_t>(i);
+    const std::int64_t end = units * (t + 1) / ranges * grain;
+    body(units * t / ranges * grain, end < n ? end : n);
+  });
+}
+
 /// What a thread keeps between calls. Two slots that are in use at the same time have different names.
-enum class Scratch { kRows, kTask, kShared, kCount };
+enum class Scratch { kRows, kTask, kShared, kPanels, kCount };
 
 /// At least `floats` floats, 64-byte aligned, of the calling thread; valid until its next call for the same slot.
 /// Contents are unspecified.

@@ -61,8 +61,8 @@ void rmsnorm_forward(const RmsNormForward& args) {
   TROUPE_CHECK(why == nullptr, why);
   const RmsNormForward a = resolved(args);
   const KernelTable& isa = table();
-  run_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.cols)),
-             [&](std::int64_t begin, std::int64_t end) { isa.rmsnorm_forward(a, begin, end); });
+  run_shared_ranges(a.rows, 1, threads_for(4.0 * static_cast<double>(a.rows * a.heads * a.cols)),
+                    [&](std::int64_t begin, std::int64_t end) { isa.rmsnorm_forward(a, begin, end); });
 }
 
 void rmsnorm_backward(const RmsNormBackward& args) {
@@ -79,7 +79,7 @@ void rmsnorm_backward(const RmsNormBackward& args) {
     run_ranges(a.cols, kLanes, threads,
                [&](std::int64_t begin, std::int64_t end) { isa.rmsnorm_dweight(a, begin, end); });
   }
-  run_ranges(a.rows, 1, threads, [&](std::int64_t begin, std::int64_t end) { isa.rmsnorm_dx(a, begin, end); });
+  run_shared_ranges(a.rows, 1, threads, [&](std::int64_t begin, std::int64_t end) { isa.rmsnorm_dx(a, begin, end); });
 }
 
 Status rmsnorm_forward(const RmsNormForward& args, Stream stream) {

@@ -3,10 +3,12 @@
 /// work into ranges and threads; what runs inside a range comes from the active table. Internal to kernels/.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/gemm.h"
 #include "kernels/isa.h"
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
@@ -18,18 +20,45 @@ namespace troupe::kernels {
 
 inline constexpr std::int64_t kLanes = 16;  ///< Width of a vector, of a panel of weights and of a panel of keys.
 
+inline constexpr int kChains = 4;               ///< Fixed pieces of K that are summed by a tree.
+inline constexpr std::int64_t kPairBlock = 32;  ///< bfloat16 numbers along K that are summed before they are added.
+
+/// k, up to a whole number of blocks.
+inline std::int64_t padded(std::int64_t k) { return (k + kPairBlock - 1) / kPairBlock * kPairBlock; }
+/// Floats of a panel of 16 rows of k numbers: [k][16], or pairs [k/32][16][16].
+inline std::int64_t panel_floats(std::int64_t k, Precision precision) {
+  return precision == Precision::kFloat32 ? k * kLanes : padded(k) / 2 * kLanes;
+}
+
 /// Columns of y from a range of weight panels, for some rows of x. Strides are resolved.
 struct MatmulPart {
   const float* x;
   std::int64_t m, ldx;
-  const float* panels;  ///< [N/16][K][16]
+  const float* panels;
   std::int64_t n, k;
+  std::int64_t bounds[kChains + 1];  ///< Where the chains of K begin and end.
   std::int64_t panel_begin, panel_end;
   float* y;
   std::int64_t ldy;
-  float* scratch;           ///< `block_rows` * k floats, for packed rows of x.
+  float* scratch;           ///< (`block_rows` + 16) * padded(k) floats, for packed rows of x.
   std::int64_t block_rows;  ///< Rows packed at a time.
 };
+
+/// Rows [begin, end) of dW from one block of rows of dy and x.
+struct GradientPart {
+  const float* dy;
+  std::int64_t ldy;
+  std::int64_t rows;
+  const float* panels;  ///< Of x: panels of 16 columns, packed along the rows.
+  std::int64_t k;
+  std::int64_t begin, end;
+  float* dw;  ///< [n, k]
+  bool add;
+  float* scratch;  ///< kGradientColumns * padded(rows) floats
+};
+
+/// Columns of dy that are packed together: whole tiles of every kind.
+inline constexpr std::int64_t kGradientColumns = 96;
 
 /// Keys and values of a span for all heads: head j's panels at k + j * k_head, its value rows at v + j * v_head.
 struct SpanView {
@@ -78,12 +107,20 @@ inline std::int64_t attention_grad_scratch_floats(const AttentionShape& s, std::
          2 * kAttentionTileRows * s.head_dim;
 }
 
+/// The matrix products of one precision.
+struct ProductTable {
+  std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  /// Up to 16 rows of k floats as a panel; the rows that lack are 0.
+  void (*pack_panel)(const float* const* rows, std::int64_t count, std::int64_t k, float* panel);
+  /// Columns [column, column + cols) of up to 32 rows as that part of a panel; the columns that lack are 0.
+  void (*pack_columns)(const float* const* rows, std::int64_t count, std::int64_t column, std::int64_t cols, float* to);
+  void (*matmul)(const MatmulPart&);
+  void (*gradient)(const GradientPart&);
+};
+
 struct KernelTable {
   Isa isa;
-  std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
-  /// Up to 16 rows of k floats as a panel [k][16]; the rows that lack are 0.
-  void (*pack_panel)(const float* const* rows, std::int64_t count, std::int64_t k, float* panel);
-  void (*matmul)(const MatmulPart&);
+  ProductTable products[2];  ///< By Precision.
   void (*attention)(const AttentionTask&);
   void (*attention_grad)(const AttentionGradTask&);
   void (*rmsnorm_forward)(const RmsNormForward&, std::int64_t row_begin, std::int64_t row_end);
@@ -105,6 +142,9 @@ struct KernelTable {
 
 const KernelTable& avx512_table();
 const KernelTable& avx2_table();
+/// AVX-512 with other products of bfloat16.
+ProductTable avx512_bf16_products();
+ProductTable amx_products();
 
 /// The table of active_isa(). Aborts with check_cpu's text on a CPU that none fits.
 const KernelTable& table();

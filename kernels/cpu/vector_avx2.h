@@ -16,6 +16,8 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileVectors = 1;
 inline constexpr int kWideTileRows = 2;
 inline constexpr int kWideTileVectors = 2;
+inline constexpr int kPairRows = 2;
+inline constexpr int kPairVectors = 1;
 
 struct Vec {
   __m256 lo, hi;
@@ -145,6 +147,38 @@ TROUPE_INLINE float max_lane(Vec v) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+TROUPE_INLINE __m256 rounded_8(__m256 v) {
+  const __m256i raw = _mm256_castps_si256(v), exponent = _mm256_set1_epi32(0x7f800000);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(raw, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(_mm256_add_epi32(raw, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i small = _mm256_cmpeq_epi32(_mm256_and_si256(raw, exponent), _mm256_setzero_si256());
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  const __m256i sign = _mm256_and_si256(raw, _mm256_set1_epi32(static_cast<int>(0x80000000u)));
+  __m256i r = _mm256_blendv_epi8(up, sign, small);
+  r = _mm256_blendv_epi8(r, _mm256_or_si256(raw, _mm256_set1_epi32(0x00400000)), nan);
+  return _mm256_castsi256_ps(_mm256_and_si256(r, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+TROUPE_INLINE Vec rounded(Vec v) { return {rounded_8(v.lo), rounded_8(v.hi)}; }
+TROUPE_INLINE __m256 join_8(__m256 a, __m256 b) {
+  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(a), 16), _mm256_castps_si256(b)));
+}
+TROUPE_INLINE Vec join(Vec a, Vec b) {
+  const Vec low = rounded(a), high = rounded(b);
+  return {join_8(low.lo, high.lo), join_8(low.hi, high.hi)};
+}
+TROUPE_INLINE __m256 narrow_8(Vec v) {
+  const __m256i words = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(v.lo), 16),
+                                            _mm256_srli_epi32(_mm256_castps_si256(v.hi), 16));
+  return _mm256_castsi256_ps(_mm256_permute4x64_epi64(words, 0xd8));
+}
+TROUPE_INLINE Vec narrow(Vec a, Vec b) { return {narrow_8(rounded(a)), narrow_8(rounded(b))}; }
+TROUPE_INLINE __m256 low_half_8(__m256 v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 16)); }
+TROUPE_INLINE __m256 high_half_8(__m256 v) {
+  return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+TROUPE_INLINE Vec low_half(Vec v) { return {low_half_8(v.lo), low_half_8(v.hi)}; }
+TROUPE_INLINE Vec high_half(Vec v) { return {high_half_8(v.lo), high_half_8(v.hi)}; }
+
 TROUPE_INLINE Vec in_register(Vec v) {
   asm("" : "+x"(v.lo), "+x"(v.hi));
   return v;

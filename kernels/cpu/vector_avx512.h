@@ -16,6 +16,8 @@ inline constexpr int kTileRows = 12;  ///< Rows of a tall tile, 2 vectors wide.
 inline constexpr int kTileVectors = 2;
 inline constexpr int kWideTileRows = 6;  ///< Rows of a wide tile, 4 vectors wide: one row still has 4 chains in flight.
 inline constexpr int kWideTileVectors = 4;
+inline constexpr int kPairRows = 6;  ///< A tile of bfloat16 has two sums for each of its elements.
+inline constexpr int kPairVectors = 2;
 
 using Vec = __m512;
 using Mask = __mmask16;
@@ -104,6 +106,47 @@ TROUPE_INLINE float max_lane(Vec v) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+/// To the nearest bfloat16, ties to even, as a float: the lower 16 bits are 0. Numbers below the smallest normal one
+/// become 0, NaN stays NaN.
+TROUPE_INLINE Vec rounded(Vec v) {
+  const __m512i raw = _mm512_castps_si512(v), top = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(raw, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(_mm512_add_epi32(raw, _mm512_set1_epi32(0x7fff)), odd);
+  const __mmask16 normal = _mm512_test_epi32_mask(raw, _mm512_set1_epi32(0x7f800000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const __m512i sign = _mm512_and_si512(raw, _mm512_set1_epi32(static_cast<int>(0x80000000u)));
+  __m512i r = _mm512_mask_and_epi32(sign, normal, up, top);
+  r = _mm512_mask_and_epi32(r, nan, _mm512_or_si512(raw, _mm512_set1_epi32(0x00400000)), top);
+  return _mm512_castsi512_ps(r);
+}
+#ifdef __AVX512BF16__
+/// Pairs of neighbours, rounded: (a[0], a[1]), ..., (b[14], b[15]).
+TROUPE_INLINE Vec narrow(Vec a, Vec b) { return _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(b, a)); }
+/// Pairs of bfloat16 in 32 bits: a[i] (low half) and b[i] (high half), rounded.
+TROUPE_INLINE Vec join(Vec a, Vec b) {
+  alignas(64) static constexpr std::int16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i order = _mm512_load_si512(kOrder);
+  return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a)));
+}
+#else
+TROUPE_INLINE Vec join(Vec a, Vec b) {
+  const __m512i low = _mm512_castps_si512(rounded(a)), high = _mm512_castps_si512(rounded(b));
+  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(low, 16), high));
+}
+TROUPE_INLINE Vec narrow(Vec a, Vec b) {
+  const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(rounded(a)), 16));
+  const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(rounded(b)), 16));
+  return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+}
+#endif
+/// The halves of pairs, as floats.
+TROUPE_INLINE Vec low_half(Vec v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 16)); }
+TROUPE_INLINE Vec high_half(Vec v) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
 /// v, kept in a register: without it GCC reloads an operand from memory at each of its uses, and loads become the
 /// limit.
 TROUPE_INLINE Vec in_register(Vec v) {

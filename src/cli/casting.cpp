@@ -53,6 +53,12 @@ std::vector<std::string> task_corpus(const Experiment& e) {
   return corpus;
 }
 
+// A config.json alone has its tokenizer and template beside it.
+fs::path release_of(const std::string& model) {
+  const fs::path path = model;
+  return model::is_description(path) ? path.parent_path() : path;
+}
+
 } // namespace
 
 Result<std::string> resolve_path(const std::string& path) {
@@ -70,7 +76,7 @@ Result<std::string> resolve_path(const std::string& path) {
 
 Result<data::Tokenizer> make_tokenizer(const Experiment& e) {
   switch (e.tokenizer.source()) {
-    case experiment::TokenizerSource::kModel: return data::Tokenizer::load(e.model.path);
+    case experiment::TokenizerSource::kModel: return data::Tokenizer::load(release_of(e.model.path));
     case experiment::TokenizerSource::kFile: return data::Tokenizer::load(e.tokenizer.file.path, e.tokenizer.file.pattern);
     case experiment::TokenizerSource::kVocabulary: break;
   }
@@ -87,7 +93,7 @@ Status save_tokenizer(const Experiment& e, const data::Tokenizer& tokenizer, con
   data::ChatSource source;
   if (e.tokenizer.source() == experiment::TokenizerSource::kModel) {
     TROUPE_TRY(const auto spec, model::load_spec(e.model.path));
-    TROUPE_TRY(source, data::find_chat_template(e.model.path, spec.family));
+    TROUPE_TRY(source, data::find_chat_template(release_of(e.model.path), spec.family));
   } else if (e.tokenizer.source() == experiment::TokenizerSource::kFile) {
     const fs::path path = e.tokenizer.file.path;
     const bool whole = fs::is_directory(path) || path.extension() == ".gguf";

@@ -13,6 +13,9 @@ actors::PolicyOptions policy_options(const Experiment& e, const actors::WorkerFr
   o.seed = e.run.seed;
   o.tokenizer_folder = frame.run_folder + "/tokenizer";
   o.format = e.tokenizer.format;
+  o.backends = e.kernels;
+  o.drafts = e.rollout.engine.draft_tokens > 0;
+  if (e.model.dtype == "bfloat16") o.precision = kernels::Precision::kBfloat16;
   return o;
 }
 
@@ -33,6 +36,7 @@ actors::RankOptions rank_options(const Experiment& e, const actors::WorkerFrame&
     stage.name = s.name;
     stage.optimizer = s.optim.adamw;
     stage.schedule = experiment::schedule_of(s);
+    stage.model_loss = s.model_loss;
     stage.dataset = s.data.dataset;
     stage.task_examples = s.data.task_examples;
     stage.algorithm = experiment::algorithm_of(s);

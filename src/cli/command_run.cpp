@@ -69,8 +69,9 @@ Status check_policy(const Experiment& e, const data::Tokenizer& tokenizer) {
     const auto text = read_file(folder / "log").value_or("");
     const auto end = text.find_last_not_of("\n ");
     if (end == std::string::npos) return fail(ErrorCode::kUnavailable, "the model could not be loaded: " + to_string(status));
-    const auto begin = text.rfind('\n', end);
-    return fail(ErrorCode::kInvalidArgument, text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin)));
+    const auto before = text.rfind('\n', end);
+    const auto begin = before == std::string::npos ? 0 : before + 1;
+    return fail(ErrorCode::kInvalidArgument, text.substr(begin, end + 1 - begin));
   };
   const Status done = check();
   std::error_code ec;

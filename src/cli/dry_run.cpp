@@ -48,14 +48,16 @@ json plan_json(const Experiment& e) {
   const auto add = [&](const char* role, std::uint64_t n, int threads, std::uint64_t bytes) {
     actors.push_back({{"role", role}, {"count", n}, {"device", "cpu"}, {"threads", threads}, {"state_bytes", bytes}});
   };
-  // float32 weights, gradients, two moments, packed copies, two publication slots; a checkpoint is weights and moments.
-  add("rank", e.trainer.ranks, experiment::rank_threads(e), count * 4 * (1 + 1 + 2 + 1 + 2));
+  // float32 weights, gradients, two moments, two publication slots; packed copies for forward and backward, those of
+  // bfloat16 half as large. A checkpoint is weights and moments.
+  const std::uint64_t packed = count * (e.model.dtype == "bfloat16" ? 2 : 4);
+  add("rank", e.trainer.ranks, experiment::rank_threads(e), count * 4 * (1 + 1 + 2 + 2) + 2 * packed);
   add("checkpoint_writer", 1, 1, count * 4 * 3);
-  if (rollouts) add("rollout", e.rollout.workers + e.rollout.spares, e.rollout.threads, count * 4 * 3 + e.rollout.engine.kv_memory.count);
+  if (rollouts) add("rollout", e.rollout.workers + e.rollout.spares, e.rollout.threads, count * 4 * 2 + packed + e.rollout.engine.kv_memory.count);
   if (rollouts) add("environment", e.environment.runners, 1, 0);
   json stages = json::array();
   for (const auto& stage : e.stages) stages.push_back(stage_json(e, stage));
-  return {{"run", e.run.name}, {"folder", e.run.dir},   {"numerics", e.numerics}, {"model", e.model.path.empty() ? e.model.family : e.model.path},
+  return {{"run", e.run.name}, {"folder", e.run.dir},   {"numerics", e.numerics}, {"dtype", e.model.dtype}, {"model", e.model.path.empty() ? e.model.family : e.model.path},
           {"parameters", count == 0 ? json(nullptr) : json(count)}, {"actors", actors}, {"stages", stages}};
 }
 
@@ -64,7 +66,7 @@ json plan_json(const Experiment& e) {
 std::string dry_run(const Experiment& e, bool as_json) {
   const json plan = plan_json(e);
   if (as_json) return plan.dump() + "\n";
-  std::string out = "run " + e.run.name + " in " + e.run.dir + ", numerics " + e.numerics + "\nmodel " + plan["model"].get<std::string>();
+  std::string out = "run " + e.run.name + " in " + e.run.dir + ", numerics " + e.numerics + ", products in " + e.model.dtype + "\nmodel " + plan["model"].get<std::string>();
   if (!plan["parameters"].is_null()) out += ", " + std::to_string(plan["parameters"].get<std::uint64_t>()) + " parameters";
   out += "\n\n";
   std::vector<std::vector<std::string>> rows;

@@ -140,12 +140,13 @@ void EngineCore::fill_batch(std::span<const Work> work) {
     segment.state = scheduler_.state(w.slot);
     const auto pages = scheduler_.pages(w.slot);
     segment.pages.assign(pages.begin(), pages.end());
-    for (std::int32_t t = w.begin; t < w.begin + w.count; ++t) {
+    const std::int32_t known = w.begin + w.count - w.drafts;
+    for (std::int32_t t = w.begin; t < known; ++t)
       batch_.ids.push_back(t < prompt_tokens ? prompt[static_cast<std::size_t>(t)]
                                              : completion[static_cast<std::size_t>(t - prompt_tokens)]);
-      batch_.positions.push_back(t);
-    }
-    if (w.samples) rows_.push_back(segment.end - 1);
+    if (w.drafts > 0) batch_.ids.push_back(active.draft);
+    for (std::int32_t t = w.begin; t < w.begin + w.count; ++t) batch_.positions.push_back(t);
+    for (std::int32_t back = w.drafts; w.samples && back >= 0; --back) rows_.push_back(segment.end - 1 - back);
   }
 }
 
@@ -155,6 +156,7 @@ void EngineCore::run_work(std::span<const Work> work, StepReport& report) {
   if (logits) {
     report.tokens += static_cast<int>(batch_.ids.size());
     apply(work, *logits, report);
+    if (options_.drafts) guess(work);
     return;
   }
   if (work.size() == 1) {
@@ -167,25 +169,104 @@ void EngineCore::run_work(std::span<const Work> work, StepReport& report) {
 void EngineCore::apply(std::span<const Work> work, std::span<const float> logits, StepReport& report) {
   draws_.clear();
   for (const Work& w : work) {
-    if (!w.samples) continue;
     const Active& active = *active_[static_cast<std::size_t>(w.slot)];
     const std::uint64_t position = active.first_position + active.completion.ids.size();
-    const auto row = logits.subspan(draws_.size() * static_cast<std::size_t>(options_.logit_stride));
+    for (std::int32_t ahead = 0; w.samples && ahead <= w.drafts; ++ahead) {
+      const auto row = logits.subspan(draws_.size() * static_cast<std::size_t>(options_.logit_stride));
+      draws_.push_back({row.first(static_cast<std::size_t>(options_.vocabulary)), &active.sampling,
+                        active.rng.uniform_at(position + static_cast<std::uint64_t>(ahead))});
+    }
+  }
+  const std::span<const Sampled> sampled = sampler_.sample(draws_);
+  std::size_t next = 0;
+  for (const Work& w : work) {
+    const std::size_t count = w.samples ? static_cast<std::size_t>(1 + w.drafts) : 0;
+    take_tokens(w, std::span(draws_).subspan(next, count), sampled.subspan(next, count), report);
+    next += count;
+  }
+}
+
+// The first token, and, when it is the one that was guessed, the one after it: both are what one by one would have given, bit for bit.
+void EngineCore::take_tokens(const Work& work, std::span<const Draw> draws, std::span<const Sampled> sampled, StepReport& report) {
+  Active& active = *active_[static_cast<std::size_t>(work.slot)];
+  const std::int32_t draft = std::exchange(active.draft, -1);
+  std::int32_t taken = 0;
+  bool right = false;
+  std::optional<Finish> why;
+  for (std::size_t i = 0; i < sampled.size() && (i == 0 || (right && !why)); ++i) {
+    const Sampled& token = sampled[i];
+    if (auto error = append(work, draws[i], token)) {
+      report.finished.push_back(take(work.slot, Finish::kError, std::move(*error)));
+      return;
+    }
+    right = right || (work.drafts > 0 && token.id == draft);
+    ++taken;
+    ++report.sampled;
+    why = ended(active);
+  }
+  stats_.drafts += static_cast<std::uint64_t>(work.drafts);
+  stats_.drafts_accepted += right ? 1 : 0;
+  scheduler_.advance(work, taken);
+  if (why) report.finished.push_back(take(work.slot, *why));
+}
+
+// Guesses the token after the one that each sequence has just sampled. A pass that fails guesses nothing: nothing depends on it.
+void EngineCore::guess(std::span<const Work> work) {
+  fill_guesses(work);
+  if (guesses_.batch.ids.empty()) return;
+  const auto logits = forward_.guess(guesses_);
+  if (!logits) return;
+  draws_.clear();
+  for (const std::int32_t slot : guessing_) {
+    const Active& active = *active_[static_cast<std::size_t>(slot)];
+    const auto row = logits->subspan(draws_.size() * static_cast<std::size_t>(options_.logit_stride));
+    // With the random number of the token itself: where both distributions are alike, so are the tokens.
     draws_.push_back({row.first(static_cast<std::size_t>(options_.vocabulary)), &active.sampling,
-                      active.rng.uniform_at(position)});
+                      active.rng.uniform_at(active.first_position + active.completion.ids.size())});
   }
   auto sampled = sampler_.sample(draws_).begin();
-  auto drawn = draws_.begin();
-  for (const Work& w : work) {
-    if (!w.samples) {
-      scheduler_.advance(w, false);
-    } else if (auto error = append(w, *drawn++, *sampled++)) {
-      report.finished.push_back(take(w.slot, Finish::kError, std::move(*error)));
-    } else {
-      ++report.sampled;
-      scheduler_.advance(w, true);
-      if (const auto why = ended(*active_[static_cast<std::size_t>(w.slot)]))
-        report.finished.push_back(take(w.slot, *why));
+  for (const std::int32_t slot : guessing_) {
+    const std::int32_t id = (sampled++)->id;
+    active_[static_cast<std::size_t>(slot)]->draft = id;
+    scheduler_.set_draft(slot, id >= 0 ? 1 : 0);
+  }
+}
+
+// Every row whose next token is known by now.
+void EngineCore::fill_guesses(std::span<const Work> work) {
+  model::CachedBatch& batch = guesses_.batch;
+  batch.ids.clear();
+  batch.positions.clear();
+  batch.segments.clear();
+  guesses_.from.clear();
+  guesses_.next.clear();
+  guesses_.rows.clear();
+  guessing_.clear();
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    const Work& w = work[i];
+    const Active* active = active_[static_cast<std::size_t>(w.slot)].get();
+    if (active == nullptr) continue;  // it has ended
+    const auto& prompt = active->prompt->ids;
+    const auto& completion = active->completion.ids;
+    const auto prompt_tokens = static_cast<std::int32_t>(prompt.size());
+    const std::int32_t known = prompt_tokens + static_cast<std::int32_t>(completion.size());
+    const std::int32_t end = std::min(w.begin + w.count, known - 1);
+    model::KvSegment segment = batch_.segments[i];
+    const std::int32_t first = segment.begin;
+    segment.begin = static_cast<std::int32_t>(batch.ids.size());
+    segment.end = segment.begin + end - w.begin;
+    for (std::int32_t t = w.begin; t < end; ++t) {
+      batch.ids.push_back(batch_.ids[static_cast<std::size_t>(first + t - w.begin)]);
+      batch.positions.push_back(t);
+      guesses_.from.push_back(first + t - w.begin);
+      guesses_.next.push_back(t + 1 < prompt_tokens ? prompt[static_cast<std::size_t>(t + 1)]
+                                                    : completion[static_cast<std::size_t>(t + 1 - prompt_tokens)]);
+    }
+    batch.segments.push_back(std::move(segment));
+    const bool two_more = static_cast<std::int32_t>(completion.size()) + 2 <= active->tokens_max;
+    if (w.samples && two_more) {
+      guessing_.push_back(w.slot);
+      guesses_.rows.push_back(batch.segments.back().end - 1);
     }
   }
 }

@@ -25,6 +25,14 @@
 
 namespace troupe::generate {
 
+/// Rows of the newest forward pass of which the tokens after the next are guessed, as a batch of their own.
+struct GuessBatch {
+  model::CachedBatch batch;
+  std::vector<std::int32_t> from;  ///< The row of the pass, for each row.
+  std::vector<std::int32_t> next;  ///< The token after it, for each row.
+  std::vector<std::int32_t> rows;  ///< Of these logits are wanted.
+};
+
 /// What computes.
 class Forward {
  public:
@@ -37,6 +45,8 @@ class Forward {
   /// call.
   [[nodiscard]] virtual Result<std::span<const float>> run(const model::CachedBatch& batch,
                                                            std::span<const std::int32_t> rows) = 0;
+  /// The same of the tokens one further. Not called unless CoreOptions::drafts.
+  [[nodiscard]] virtual Result<std::span<const float>> guess(const GuessBatch&) { return std::span<const float>{}; }
 };
 
 /// Decodes the text of one completion token by token; made by TextCodec.
@@ -62,6 +72,7 @@ struct CoreOptions {
   int context_tokens = 0;
   int waiting_max = 8192;
   double operations_per_token = 0;  ///< Of the forward pass.
+  bool drafts = false;              ///< Forward::guess works.
 };
 
 /// Runs body(), a forward pass of `rows` tokens and what follows it. A pass of fewer operations takes about as long as
@@ -104,6 +115,7 @@ class EngineCore {
     std::unique_ptr<TextStream> stream;  // only with stop strings
     std::optional<StopMatcher> matcher;
     std::optional<std::size_t> cut;  // where the stop string begins
+    std::int32_t draft = -1;         // the guess that the next work checks
   };
 
   [[nodiscard]] Status check_request(const Request& request) const;
@@ -114,6 +126,9 @@ class EngineCore {
   void fill_batch(std::span<const Work> work);
   void run_work(std::span<const Work> work, StepReport& report);
   void apply(std::span<const Work> work, std::span<const float> logits, StepReport& report);
+  void take_tokens(const Work& work, std::span<const Draw> draws, std::span<const Sampled> sampled, StepReport& report);
+  void guess(std::span<const Work> work);
+  void fill_guesses(std::span<const Work> work);
   std::optional<std::string> append(const Work& work, const Draw& draw, const Sampled& sampled);
 
   Forward& forward_;
@@ -128,6 +143,8 @@ class EngineCore {
   model::CachedBatch batch_;
   std::vector<std::int32_t> rows_;
   std::vector<Draw> draws_;
+  GuessBatch guesses_;
+  std::vector<std::int32_t> guessing_;  // slots of guesses_.rows
   EngineStats stats_;
 };
 

@@ -39,8 +39,8 @@ class TokenizerCodec final : public TextCodec {
 
 class ModelForward final : public Forward {
  public:
-  ModelForward(model::Model& model, int pages, int page_tokens, int states)
-      : model_(&model), cache_(model.spec(), pages, page_tokens, states) {}
+  ModelForward(model::Model& model, int pages, int page_tokens, int states, bool drafts = false)
+      : model_(&model), cache_(model.spec(), pages, page_tokens, states, drafts), drafts_(drafts) {}
 
   void copy_pages(std::span<const PageCopy> copies) override {
     for (const PageCopy& copy : copies) cache_.copy_page(copy.from, copy.to);
@@ -51,20 +51,40 @@ class ModelForward final : public Forward {
   }
 
   Result<std::span<const float>> run(const model::CachedBatch& batch, std::span<const std::int32_t> rows) override {
+    return caught([&] {
+      trace_ = {};
+      return logits_of(model_->forward(batch, cache_, drafts_ ? &trace_ : nullptr), rows);
+    });
+  }
+
+  Result<std::span<const float>> guess(const GuessBatch& guesses) override {
+    return caught([&] {
+      model::Trace trace;
+      trace.last = gather(trace_.last, guesses.from);
+      trace.normed = gather(trace_.normed, guesses.from);
+      return logits_of(model_->predict_further(guesses.batch, guesses.next, 0, trace, cache_), guesses.rows);
+    });
+  }
+
+ private:
+  template <class F>
+  static Result<std::span<const float>> caught(F&& compute) {
     try {
-      const at::Tensor hidden = model_->forward(batch, cache_);
-      if (rows.empty()) return std::span<const float>{};
-      logits_ = model_->logits(gather(hidden, rows));
-      return std::span<const float>(logits_.const_data_ptr<float>(), static_cast<std::size_t>(logits_.numel()));
+      return compute();
     } catch (const std::exception& e) {
       const std::string what = e.what();
       return fail(ErrorCode::kInternal, "the forward pass failed: " + what.substr(0, what.find('\n')));
     }
   }
 
- private:
+  std::span<const float> logits_of(const at::Tensor& hidden, std::span<const std::int32_t> rows) {
+    if (rows.empty()) return {};
+    logits_ = model_->logits(gather(hidden, rows));
+    return {logits_.const_data_ptr<float>(), static_cast<std::size_t>(logits_.numel())};
+  }
+
   static at::Tensor gather(const at::Tensor& hidden, std::span<const std::int32_t> rows) {
-    if (static_cast<std::int64_t>(rows.size()) == hidden.size(0)) return hidden;  // every segment is one decoded token
+    if (static_cast<std::int64_t>(rows.size()) == hidden.size(0)) return hidden;  // all of them: each comes once, in order
     at::Tensor picked = hidden.new_empty({static_cast<std::int64_t>(rows.size()), hidden.size(1)});
     const auto width = static_cast<std::size_t>(hidden.size(1));
     const float* from = hidden.const_data_ptr<float>();
@@ -75,13 +95,19 @@ class ModelForward final : public Forward {
 
   model::Model* model_;
   model::KvCache cache_;
+  bool drafts_;
+  model::Trace trace_;  // of the newest pass, when drafts_
   at::Tensor logits_;
 };
+
+bool drafts(const model::ModelSpec& spec, const EngineOptions& options) {
+  return options.draft_tokens > 0 && model::can_guess(spec);
+}
 
 int pages_of(const model::ModelSpec& spec, const EngineOptions& options) {
   if (options.kv_pages > 0) return options.kv_pages;
   const auto page = std::max<std::uint64_t>(
-      static_cast<std::uint64_t>(model::KvCache::bytes_per_page(spec, options.page_tokens)), 1);
+      static_cast<std::uint64_t>(model::KvCache::bytes_per_page(spec, options.page_tokens, drafts(spec, options))), 1);
   return static_cast<int>(std::clamp<std::uint64_t>(options.kv_memory.count / page, 1, 1u << 30));
 }
 
@@ -93,6 +119,7 @@ CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& opti
   core.logit_stride = static_cast<int>(spec.vocab_size);
   core.context_tokens = options.context_tokens > 0 ? options.context_tokens : static_cast<int>(spec.context);
   core.waiting_max = options.waiting_max;
+  core.drafts = drafts(spec, options);
   core.operations_per_token = 2.0 * static_cast<double>(spec.parameter_count());
   return core;
 }
@@ -104,7 +131,7 @@ struct Engine::Impl {
       : model(m),
         options(o),
         sizes(core_options(m.spec(), o)),
-        forward(m, sizes.scheduler.pages, o.page_tokens, sizes.scheduler.states()),
+        forward(m, sizes.scheduler.pages, o.page_tokens, sizes.scheduler.states(), sizes.drafts),
         codec(tokenizer == nullptr ? nullptr : std::make_unique<TokenizerCodec>(*tokenizer)),
         core(forward, codec.get(), sizes, version) {}
 

@@ -28,6 +28,7 @@ struct EngineOptions {
   int cached_prompts_max = 256;   ///< Prompts kept for further samples of their group; 0 = none are shared.
   bool reuse_prefixes = false;    ///< What finished requests computed is kept too, and prompts go on from the longest beginning that is there.
   OnUpdate on_update = OnUpdate::kKeepKv;  ///< See OnUpdate.
+  int draft_tokens = 0;           ///< Tokens guessed ahead a step by the model's own block for further tokens; 0 or 1.
 };
 
 /// How one request samples. Filters apply in the order: temperature, top-k, top-p (of the mass top-k left), min-p.

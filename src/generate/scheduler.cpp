@@ -57,7 +57,7 @@ void Scheduler::schedule(std::int32_t slot) {
   Sequence& sequence = at(slot);
   std::int32_t count = sequence.tokens - sequence.computed;
   count = until_snapshot(sequence, count);
-  if (count > 1) {  // prefill; its last token too, as the budget is for rows that come in bulk
+  if (count > 1 && !sequence.again) {  // prefill; its last token too, as the budget is for rows that come in bulk
     count = std::min(count, prefill_left_);
     if (count == 0) return;
     prefill_left_ -= count;
@@ -67,7 +67,14 @@ void Scheduler::schedule(std::int32_t slot) {
     preempt(slot);
     return;
   }
-  plan_.work.push_back({slot, sequence.computed, count, end == sequence.tokens});
+  const bool samples = end == sequence.tokens;
+  std::int32_t drafts = samples ? sequence.draft : 0;
+  const bool has_page = pages_for(end + drafts) <= static_cast<int>(sequence.pages.size());
+  if (drafts > 0 && !has_page) {  // nobody gives way for a guess
+    if (const auto page = pool_.allocate()) sequence.pages.push_back(*page);
+    else drafts = 0;
+  }
+  plan_.work.push_back({slot, sequence.computed, count + drafts, samples, drafts});
 }
 
 std::int32_t Scheduler::until_snapshot(const Sequence& sequence, std::int32_t count) const {
@@ -120,7 +127,8 @@ void Scheduler::release_pages(Sequence& sequence) {
   sequence.pages.clear();
   if (sequence.state >= 0) states_.release(std::exchange(sequence.state, -1));
   sequence.computed = 0;
-  sequence.shares = false;
+  sequence.draft = 0;
+  sequence.again = sequence.shares = false;
 }
 
 void Scheduler::admit() {
@@ -183,17 +191,27 @@ bool Scheduler::admit_one(std::int32_t slot) {
   return true;
 }
 
-void Scheduler::advance(const Work& work, bool sampled) {
+void Scheduler::advance(const Work& work, std::int32_t sampled) {
   Sequence& sequence = at(work.slot);
   TROUPE_CHECK(sequence.prompt != nullptr && sequence.computed == work.begin, "work is reported once, in order");
-  sequence.computed += work.count;
+  TROUPE_CHECK(sampled <= (work.samples ? 1 + work.drafts : 0), "a row gives at most one token");
+  const std::int32_t wrong = work.drafts - std::max(sampled - 1, 0);
+  sequence.again = wrong > 0 && options_.stateful;
+  if (!sequence.again) sequence.computed += work.count - wrong;
   sequence.tokens += sampled;
+  sequence.draft = 0;
   const auto prompt_tokens = static_cast<std::int32_t>(sequence.prompt->ids.size());
   if (!sequence.shares || sequence.computed < prompt_tokens) return;
   sequence.shares = false;
   const std::int32_t snapshot =
       cache_.insert(sequence.prompt, std::span(sequence.pages).first(static_cast<std::size_t>(pages_for(prompt_tokens))));
   if (snapshot >= 0 && prompt_tokens > 1) snapshots_.push_back({sequence.state, snapshot, prompt_tokens - 1});
+}
+
+void Scheduler::set_draft(std::int32_t slot, std::int32_t drafts) {
+  Sequence& sequence = at(slot);
+  const bool decodes = sequence.computed + 1 == sequence.tokens && !sequence.again;
+  sequence.draft = decodes ? drafts : 0;
 }
 
 // Prompt and reply, so that the next turn of the conversation goes on from them.

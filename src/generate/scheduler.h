@@ -25,12 +25,14 @@ struct SchedulerOptions {
   [[nodiscard]] int states() const { return stateful ? sequences_max + cached_prompts_max : 0; }
 };
 
-/// Compute tokens [begin, begin + count) of the sequence in `slot`; `samples`: its last row gives the next token.
+/// Compute tokens [begin, begin + count) of the sequence in `slot`; `samples`: its last known token's row gives the next one. The last `drafts`
+/// of them are guesses, whose rows give the tokens after that as long as they turn out right.
 struct Work {
   std::int32_t slot = 0;
   std::int32_t begin = 0;
   std::int32_t count = 0;
   bool samples = false;
+  std::int32_t drafts = 0;
 };
 
 struct PageCopy {
@@ -76,8 +78,12 @@ class Scheduler {
   /// The next step. The reference is valid until the next call; every work of it must be reported by advance() or its
   /// slot removed.
   const Plan& plan();
-  /// The work is done; `sampled`: its sequence has one more token now.
-  void advance(const Work& work, bool sampled);
+  /// The work is done, and its sequence has `sampled` more tokens now: the next one, and one for each guess that was right (all but the last of
+  /// them were in the work).
+  void advance(const Work& work, std::int32_t sampled);
+  /// The next work of a sequence that has sampled may have this many guesses (0 or 1), where there is room. Where states cannot go back, a wrong
+  /// guess costs the rows of its step again, and the next step has none.
+  void set_draft(std::int32_t slot, std::int32_t drafts);
   /// `completion`: what was sampled after the prompt; it is kept with the prompt where prefixes are reused.
   void remove(std::int32_t slot, std::span<const std::int32_t> completion = {});
   /// Nothing computed so far may serve sequences that are not running. kRecomputeKv: the running ones start over too.
@@ -111,6 +117,8 @@ class Scheduler {
     std::vector<std::int32_t> pages;
     std::int32_t state = -1;
     PolicyVersion kv_oldest;
+    std::int32_t draft = 0;   // guesses for the next work
+    bool again = false;       // rows of the last step are computed again, as a guess was wrong
     bool shares = false;  // computes its prompt under the weights in use, so that others may have it
   };
 

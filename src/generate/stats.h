@@ -24,6 +24,8 @@ struct EngineStats {
   std::uint64_t tokens_sampled = 0;
   std::uint64_t tokens_shared = 0;  ///< Prompt tokens taken from another sample instead of computed.
   std::uint64_t preemptions = 0;
+  std::uint64_t drafts = 0;           ///< Tokens guessed ahead and checked.
+  std::uint64_t drafts_accepted = 0;  ///< Of them: were sampled.
   std::uint64_t completions = 0;  ///< Finished by stop or length.
   std::uint64_t errors = 0;
   std::uint64_t aborted = 0;

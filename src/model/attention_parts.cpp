@@ -44,7 +44,9 @@ Projected project_heads(const Context& context, const AttentionSpec& spec, const
 
 at::Tensor attend_pages(const Context& context, const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) {
   const Sight& sight = context.sight;
-  if (sight.cache == nullptr) return tensor::attention(qkv, layout, scale, sight.segments);
+  if (sight.cache == nullptr)
+    return tensor::choose(context.backends.attention, "attention", 1e-4, [&] { return tensor::attention(qkv, layout, scale, sight.segments); },
+                          [&] { return tensor::aten::attention(qkv, layout, scale, sight.segments); });
   std::vector<kernels::KvPage> pages;
   for (const KvSegment& s : sight.batch->segments)
     for (const std::int32_t page : s.pages) pages.push_back(sight.cache->page(context.place, page));

@@ -19,6 +19,15 @@ void Slots::invalidate() const {
   for (const auto& one : groups) one->invalidate();
 }
 
+void Slots::set_precision(kernels::Precision precision) const {
+  for (const auto& one : packed) one->set_precision(precision);
+  for (const auto& one : groups) one->set_precision(precision);
+}
+
+namespace {
+constexpr double kRounding = 1e-4, kRoundingBfloat16 = 2e-2;  // of the largest element; LibTorch rounds a bfloat16 result once more
+}
+
 at::Tensor Context::value(Role role) const {
   return has(role) ? parameters[static_cast<std::size_t>(slots[role])].value : at::Tensor();
 }
@@ -27,11 +36,16 @@ at::Tensor Context::project(const at::Tensor& x, std::initializer_list<Role> rol
   std::array<at::Tensor, 3> weights;
   std::size_t count = 0;
   for (const Role role : roles) weights[count++] = value(role);
-  return tensor::linear(x, {weights.data(), count}, slots.pack(*roles.begin()));
+  const auto& packed = slots.pack(*roles.begin());
+  const std::span<const at::Tensor> used(weights.data(), count);
+  const double tolerance = packed->precision() == kernels::Precision::kFloat32 ? kRounding : kRoundingBfloat16;
+  return tensor::choose(backends.matmul, "matmul", tolerance, [&] { return tensor::linear(x, used, packed); },
+                        [&] { return tensor::aten::linear(x, used, packed->precision()); });
 }
 
 at::Tensor Context::norm(const at::Tensor& x, Role role, const NormSpec& spec) const {
-  return tensor::rmsnorm(x, value(role), spec.eps, spec.weight_offset);
+  return tensor::choose(backends.norm, "norm", kRounding, [&] { return tensor::rmsnorm(x, value(role), spec.eps, spec.weight_offset); },
+                        [&] { return tensor::aten::rmsnorm(x, value(role), spec.eps, spec.weight_offset); });
 }
 
 tensor::RopeRows rope_rows(RopeTable& table, std::span<const std::int32_t> positions) {
@@ -63,10 +77,15 @@ at::Tensor attention_part(const Context& context, const AttentionSpec& spec, con
   return {};
 }
 
+at::Tensor activate(const Context& context, const at::Tensor& gate_up) {
+  return tensor::choose(context.backends.activation, "activation", kRounding, [&] { return tensor::swiglu(gate_up); },
+                        [&] { return tensor::aten::swiglu(gate_up); });
+}
+
 at::Tensor ffn_part(const Context& context, const FfnSpec& spec, const at::Tensor& x) {
   switch (spec.kind) {
     case FfnKind::kSwiGlu:
-      return context.project(tensor::swiglu(context.project(x, {Role::kFfnGate, Role::kFfnUp})), {Role::kFfnDown});
+      return context.project(activate(context, context.project(x, {Role::kFfnGate, Role::kFfnUp})), {Role::kFfnDown});
     case FfnKind::kExperts:
       return expert_ffn(context, spec.experts, x);
   }

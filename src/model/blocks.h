@@ -13,6 +13,7 @@
 #include "model/model.h"
 #include "model/names.h"
 #include "model/rope.h"
+#include "tensor/aten.h"
 #include "tensor/experts.h"
 #include "tensor/linear.h"
 #include "tensor/ops.h"
@@ -33,6 +34,7 @@ struct Slots {
     return groups[static_cast<std::size_t>(role)];
   }
   void invalidate() const;
+  void set_precision(kernels::Precision precision) const;
 
   std::array<int, kRoles> index;
   std::array<std::shared_ptr<tensor::PackedWeights>, kRoles> packed;
@@ -58,6 +60,7 @@ struct Context {
   const Sight& sight;
   int place = 0;
   Trace* trace = nullptr;  ///< May be null.
+  tensor::Backends backends = {};
 
   [[nodiscard]] bool has(Role role) const { return slots[role] >= 0; }
   /// Undefined where the place has none.

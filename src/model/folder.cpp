@@ -27,6 +27,11 @@ Result<nlohmann::json> read_json(const fs::path& path) {
 
 bool is_gguf(const fs::path& path) { return path.extension() == ".gguf"; }
 
+Result<ModelSpec> described_spec(const fs::path& config) {
+  TROUPE_TRY(const auto json, read_json(config));
+  return spec_from_config(json, config.string());
+}
+
 Result<ModelSpec> folder_spec(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::exists(folder, ignored))
@@ -38,8 +43,7 @@ Result<ModelSpec> folder_spec(const fs::path& folder) {
   const fs::path config = folder / "config.json";
   if (!fs::exists(config, ignored))
     return fail(ErrorCode::kNotFound, "the model folder has no config.json", folder.string());
-  TROUPE_TRY(const auto json, read_json(config));
-  TROUPE_TRY(ModelSpec spec, spec_from_config(json, config.string()));
+  TROUPE_TRY(ModelSpec spec, described_spec(config));
   const fs::path generation = folder / "generation_config.json";
   if (fs::exists(generation, ignored)) {
     TROUPE_TRY(const auto defaults, read_json(generation));
@@ -97,8 +101,16 @@ bool WeightFiles::complete() const {
   return std::all_of(files.begin(), files.end(), [](const File& file) { return file.present; });
 }
 
+bool is_description(const fs::path& path) { return path.extension() == ".json"; }
+
 Result<ModelSpec> load_spec(const fs::path& path) {
-  if (!is_gguf(path)) return folder_spec(path);
+  if (is_description(path)) return described_spec(path);
+  if (!is_gguf(path)) {
+    TROUPE_TRY(ModelSpec spec, folder_spec(path));
+    if (spec.mtp.empty()) return spec;
+    if (const auto weights = formats::SafetensorsFolder::open(path)) (void)folder_table(spec, *weights);
+    return spec;
+  }
   TROUPE_TRY(const auto file, formats::GgufFile::open(path));
   return spec_from_gguf(file);
 }

@@ -14,7 +14,11 @@
 
 namespace troupe::model {
 
-/// Only the spec of what load_model would read: no weights are touched, nor need they be there.
+/// Whether the path names a config.json alone: a model that is described, without weights.
+[[nodiscard]] bool is_description(const std::filesystem::path& path);
+
+/// Only the spec of what load_model would read: no weights are touched, nor need they be there. A config.json alone will do. Where weights are
+/// there, the blocks for further tokens that they leave out are left out.
 [[nodiscard]] Result<ModelSpec> load_spec(const std::filesystem::path& path);
 
 /// Refuses a vocabulary that the embedding has no rows for. `where` names the tokenizer.

@@ -63,11 +63,27 @@ CacheShape cache_of(const AttentionSpec& a) {
   return shape;
 }
 
+bool can_guess(const ModelSpec& spec, std::size_t block) {
+  return block < spec.mtp.size() && cache_of(spec.mtp[block].attention).state_floats == 0;
+}
+
+namespace {
+
+std::vector<const LayerSpec*> cached_layers(const ModelSpec& spec, bool further) {
+  std::vector<const LayerSpec*> layers;
+  for (const LayerSpec& layer : spec.layers) layers.push_back(&layer);
+  for (const LayerSpec& layer : spec.mtp)
+    if (further) layers.push_back(&layer);
+  return layers;
+}
+
+}  // namespace
+
 void KvCache::Unmap::operator()(float* memory) const { ::munmap(memory, bytes); }
 
-std::int64_t KvCache::bytes_per_page(const ModelSpec& spec, int page_tokens) {
+std::int64_t KvCache::bytes_per_page(const ModelSpec& spec, int page_tokens, bool further) {
   std::int64_t floats = 0;
-  for (const LayerSpec& layer : spec.layers) floats += page_floats(cache_of(layer.attention), page_tokens);
+  for (const LayerSpec* layer : cached_layers(spec, further)) floats += page_floats(cache_of(layer->attention), page_tokens);
   return floats * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -77,12 +93,12 @@ std::int64_t KvCache::bytes_per_state(const ModelSpec& spec) {
   return floats * static_cast<std::int64_t>(sizeof(float));
 }
 
-KvCache::KvCache(const ModelSpec& spec, int pages, int page_tokens, int states)
+KvCache::KvCache(const ModelSpec& spec, int pages, int page_tokens, int states, bool further)
     : pages_(pages), page_tokens_(page_tokens), states_(states), turns_(static_cast<std::size_t>(states)) {
   TROUPE_CHECK(pages >= 1 && page_tokens >= 16 && page_tokens % 16 == 0, "a page holds a multiple of 16 tokens");
   std::int64_t offset = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    const CacheShape shape = cache_of(layer.attention);
+  for (const LayerSpec* layer : cached_layers(spec, further)) {
+    const CacheShape shape = cache_of(layer->attention);
     const std::int64_t floats = page_floats(shape, page_tokens);
     layers_.push_back({shape, floats, offset, state_floats_});
     offset += floats * pages;

@@ -25,6 +25,9 @@ struct CacheShape {
   std::int64_t state_floats = 0;
 };
 [[nodiscard]] CacheShape cache_of(const AttentionSpec& attention);
+/// Whether block `block` for further tokens can run over a cache, to guess a sequence's next token but one: it must keep no state, because guesses are
+/// taken back.
+[[nodiscard]] bool can_guess(const ModelSpec& spec, std::size_t block = 0);
 /// Whether grouped-query attention can use kernels/attention.h, and its pages.
 [[nodiscard]] bool uses_head_pages(const AttentionSpec& attention);
 
@@ -32,11 +35,12 @@ struct CacheShape {
 /// until it is written.
 class KvCache {
  public:
-  /// Preconditions: pages >= 1; page_tokens a multiple of 16. Aborts when the address space cannot be reserved.
-  KvCache(const ModelSpec& spec, int pages, int page_tokens, int states = 1);
+  /// `further`: with room for the blocks for further tokens, behind the layers. Preconditions: pages >= 1; page_tokens a multiple of 16. Aborts
+  /// when the address space cannot be reserved.
+  KvCache(const ModelSpec& spec, int pages, int page_tokens, int states = 1, bool further = false);
 
   /// Bytes that one page, or the two states of a sequence, take over all layers.
-  [[nodiscard]] static std::int64_t bytes_per_page(const ModelSpec& spec, int page_tokens);
+  [[nodiscard]] static std::int64_t bytes_per_page(const ModelSpec& spec, int page_tokens, bool further = false);
   [[nodiscard]] static std::int64_t bytes_per_state(const ModelSpec& spec);
 
   [[nodiscard]] int pages() const { return pages_; }

@@ -30,6 +30,8 @@ struct Model::State {
   std::vector<Slots> places;  ///< Layers, then blocks for further tokens.
   std::vector<RopeTable> ropes;
   Role head = Role::kHead;
+  kernels::Precision precision = kernels::Precision::kFloat32;
+  tensor::Backends backends;
 
   explicit State(const ModelSpec& s);
   [[nodiscard]] const at::Tensor& value(Role role) const {
@@ -38,10 +40,11 @@ struct Model::State {
   [[nodiscard]] std::vector<tensor::RopeRows> rope_rows_of(std::span<const std::int32_t> positions);
   [[nodiscard]] Context context(const Slots& slots, std::span<const tensor::RopeRows> rope, const Sight& sight,
                                 int place, Trace* trace) {
-    return {spec, slots, parameters, ropes, rope, sight, place, trace};
+    return {spec, slots, parameters, ropes, rope, sight, place, trace, backends};
   }
   /// The one forward pass.
   at::Tensor run(const Sight& sight, Trace* trace);
+  at::Tensor further(const Sight& sight, std::span<const std::int32_t> next, std::size_t block, Trace& trace);
 };
 
 Model::State::State(const ModelSpec& s) : spec(s), places(s.layers.size() + s.mtp.size()) {
@@ -125,7 +128,10 @@ Model Model::clone() const {
   auto copy = std::make_unique<State>(state_->spec);
   for (std::size_t i = 0; i < copy->parameters.size(); ++i)
     copy->parameters[i].value = state_->parameters[i].value.detach().clone();
-  return Model(std::move(copy));
+  Model model(std::move(copy));
+  model.set_precision(precision());
+  model.set_backends(state_->backends);
+  return model;
 }
 
 const ModelSpec& Model::spec() const { return state_->spec; }
@@ -137,6 +143,11 @@ const at::Tensor* Model::find(std::string_view name) const {
   return it == state_->index.end() ? nullptr : &state_->parameters[static_cast<std::size_t>(it->second)].value;
 }
 
+at::Tensor Model::router_correction(int place) const {
+  const int number = state_->places.at(static_cast<std::size_t>(place))[Role::kRouterCorrection];
+  return number < 0 ? at::Tensor() : state_->parameters[static_cast<std::size_t>(number)].value;
+}
+
 void Model::set_trainable(bool trainable) {
   for (Parameter& parameter : state_->parameters) parameter.value.set_requires_grad(trainable && parameter.trains);
 }
@@ -144,6 +155,16 @@ void Model::set_trainable(bool trainable) {
 void Model::clear_gradients() {
   for (Parameter& parameter : state_->parameters) parameter.value.mutable_grad() = at::Tensor();
 }
+
+void Model::set_precision(kernels::Precision precision) {
+  state_->precision = precision;
+  state_->whole.set_precision(precision);
+  for (const Slots& slots : state_->places) slots.set_precision(precision);
+}
+
+void Model::set_backends(const tensor::Backends& backends) { state_->backends = backends; }
+
+kernels::Precision Model::precision() const { return state_->precision; }
 
 void Model::weights_changed() {
   state_->whole.invalidate();
@@ -158,11 +179,11 @@ Sight sight_of(const Batch& batch) {
   return sight;
 }
 
-/// The token after each row in its segment; the last row's own one where there is none.
-std::vector<std::int32_t> next_ids(const Batch& batch) {
+/// The token `ahead` rows further in the same segment; the row's own one where there is none.
+std::vector<std::int32_t> ids_ahead(const Batch& batch, std::int32_t ahead) {
   std::vector<std::int32_t> next = batch.ids;
   for (const Segment& s : batch.segments)
-    std::copy(batch.ids.begin() + s.begin + 1, batch.ids.begin() + s.end, next.begin() + s.begin);
+    if (s.end - s.begin > ahead) std::copy(batch.ids.begin() + s.begin + ahead, batch.ids.begin() + s.end, next.begin() + s.begin);
   return next;
 }
 
@@ -173,41 +194,51 @@ at::Tensor Model::forward(const Batch& batch, Trace* trace) {
   return state_->run(sight_of(batch), trace);
 }
 
-at::Tensor Model::forward(const CachedBatch& batch, KvCache& cache) {
+at::Tensor Model::forward(const CachedBatch& batch, KvCache& cache, Trace* trace) {
   check_batch(batch, cache.page_tokens(), cache.pages());
   const tensor::NoGrad no_grad;
   if (cache.has_state()) {
     check_states(batch, cache.states());
     cache.open_states(batch.segments);
   }
-  at::Tensor hidden = state_->run({batch.ids, batch.positions, {}, &batch, &cache}, nullptr);
+  at::Tensor hidden = state_->run({batch.ids, batch.positions, {}, &batch, &cache}, trace);
   if (cache.has_state()) cache.close_states(batch.segments);
   return hidden;
 }
 
-at::Tensor Model::predict_further(const Batch& batch, std::size_t block, Trace& trace) {
-  State& s = *state_;
-  TROUPE_CHECK(block < s.spec.mtp.size() && trace.normed.defined(), "a block of the model, after a forward pass");
-  const std::size_t place = s.spec.layers.size() + block;
-  const Sight sight = sight_of(batch);
-  const std::vector<tensor::RopeRows> rope = s.rope_rows_of(batch.positions);
-  const Context context = s.context(s.places[place], rope, sight, static_cast<int>(place), &trace);
-  const at::Tensor embedded = context.norm(tensor::embedding(s.value(Role::kEmbedding), next_ids(batch)),
-                                           Role::kMtpEmbeddingNorm, s.spec.mtp_norm);
+at::Tensor Model::State::further(const Sight& sight, std::span<const std::int32_t> next, std::size_t block, Trace& trace) {
+  TROUPE_CHECK(block < spec.mtp.size() && trace.normed.defined(), "a block of the model, after a forward pass");
+  const std::size_t place = spec.layers.size() + block;
+  const std::vector<tensor::RopeRows> rope = rope_rows_of(sight.positions);
+  const Context at_block = context(places[place], rope, sight, static_cast<int>(place), &trace);
+  const at::Tensor embedded =
+      at_block.norm(tensor::embedding(value(Role::kEmbedding), next), Role::kMtpEmbeddingNorm, spec.mtp_norm);
   at::Tensor h;
-  if (s.spec.mtp_join == MtpJoin::kConcatenate) {
-    const at::Tensor hidden = context.norm(trace.normed, Role::kMtpHiddenNorm, s.spec.mtp_norm);
-    h = context.project(at::cat({embedded, hidden}, 1), {Role::kMtpProject});
+  if (spec.mtp_join == MtpJoin::kConcatenate) {
+    const at::Tensor hidden = at_block.norm(trace.normed, Role::kMtpHiddenNorm, spec.mtp_norm);
+    h = at_block.project(at::cat({embedded, hidden}, 1), {Role::kMtpProject});
   } else {
-    const at::Tensor streams = trace.last.contiguous().view({-1, s.spec.width});
+    const at::Tensor streams = trace.last.contiguous().view({-1, spec.width});
     const at::Tensor hidden =
-        context.project(context.norm(streams, Role::kMtpHiddenNorm, s.spec.mtp_norm), {Role::kMtpHiddenProject});
+        at_block.project(at_block.norm(streams, Role::kMtpHiddenNorm, spec.mtp_norm), {Role::kMtpHiddenProject});
     h = hidden.view(trace.last.sizes()) +
-        context.project(embedded, {Role::kMtpEmbeddingProject}).repeat({1, s.spec.hyper.streams});
+        at_block.project(embedded, {Role::kMtpEmbeddingProject}).repeat({1, spec.hyper.streams});
   }
-  trace.last = decoder_layer(context, s.spec.mtp[block], h);
-  trace.normed = context.norm(merge_streams(context, trace.last), Role::kMtpNorm, s.spec.mtp_norm);
+  trace.last = decoder_layer(at_block, spec.mtp[block], h);
+  trace.normed = at_block.norm(merge_streams(at_block, trace.last), Role::kMtpNorm, spec.mtp_norm);
   return trace.normed;
+}
+
+at::Tensor Model::predict_further(const Batch& batch, std::size_t block, Trace& trace) {
+  return state_->further(sight_of(batch), ids_ahead(batch, static_cast<std::int32_t>(block) + 1), block, trace);
+}
+
+at::Tensor Model::predict_further(const CachedBatch& batch, std::span<const std::int32_t> next, std::size_t block, Trace& trace,
+                                  KvCache& cache) {
+  check_batch(batch, cache.page_tokens(), cache.pages());
+  TROUPE_CHECK(can_guess(state_->spec, block) && next.size() == batch.ids.size(), "a block without a state, and a token after every row");
+  const tensor::NoGrad no_grad;
+  return state_->further({batch.ids, batch.positions, {}, &batch, &cache}, next, block, trace);
 }
 
 at::Tensor Model::logits(const at::Tensor& hidden_rows) {

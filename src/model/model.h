@@ -14,9 +14,11 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/gemm.h"
 #include "model/batch.h"
 #include "model/kv_cache.h"
 #include "model/spec.h"
+#include "tensor/options.h"
 
 namespace troupe::model {
 
@@ -77,10 +79,21 @@ class Model {
   [[nodiscard]] const std::vector<Parameter>& parameters() const;
   /// The value of a parameter, or nullptr.
   [[nodiscard]] const at::Tensor* find(std::string_view name) const;
+  /// What a mixture of experts at a place (Trace::Routed) adds to its scores to choose by; undefined where it has none.
+  /// Shape [E]. After writing into it call weights_changed.
+  [[nodiscard]] at::Tensor router_correction(int place) const;
   /// Whether parameters ask for gradients (those that only a rule changes never do). A fresh or loaded model does not.
   void set_trainable(bool trainable);
   /// Drops all gradients.
   void clear_gradients();
+
+  /// What the operands of every product with a matrix (linear layers, experts, head) are rounded to, in training and in
+  /// generation alike. Parameters, residual stream, norms, attention and softmax stay float32. A fresh or loaded model
+  /// has kFloat32; a clone has its original's.
+  void set_precision(kernels::Precision precision);
+  [[nodiscard]] kernels::Precision precision() const;
+  /// Who computes. What is said above of bits holds for our kernels only, which are the default. A clone has its original's.
+  void set_backends(const tensor::Backends& backends);
 
   /// Must follow every change of a parameter's numbers: kernels keep packed copies, which are renewed at the next use.
   void weights_changed();
@@ -91,11 +104,15 @@ class Model {
   [[nodiscard]] at::Tensor forward(const Batch& batch, Trace* trace = nullptr);
   /// The same over a paged cache, which takes the keys and values of the new tokens. Shape [T, D]. Never
   /// differentiable.
-  [[nodiscard]] at::Tensor forward(const CachedBatch& batch, KvCache& cache);
+  [[nodiscard]] at::Tensor forward(const CachedBatch& batch, KvCache& cache, Trace* trace = nullptr);
   /// Hidden rows, for `logits` and `score`, that predict the token after the next one: block `block` of spec().mtp, on what
   /// the forward pass over the same batch (or the block before) left in `trace`, which it renews. Shape [T, D]. A
   /// document's last row knows no next token: its result means nothing. Differentiable.
   [[nodiscard]] at::Tensor predict_further(const Batch& batch, std::size_t block, Trace& trace);
+  /// The same over a cache that has room for the blocks (KvCache's `further`): `trace` holds the rows of `last` and `normed` that belong to the
+  /// batch's, next[i] is the token after row i. Never differentiable. Precondition: can_guess(spec(), block).
+  [[nodiscard]] at::Tensor predict_further(const CachedBatch& batch, std::span<const std::int32_t> next, std::size_t block, Trace& trace,
+                                           KvCache& cache);
   /// Shape [n, V], float32, for rows of `forward`. Never differentiable. Entries from spec().used_vocab() on are
   /// padding.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_rows);

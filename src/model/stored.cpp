@@ -170,6 +170,21 @@ bool stays_float32(Role role) {
   }
 }
 
+void find_experts_apart(ParameterSpec& row, const formats::SafetensorsFolder& weights) {
+  const bool gate_up = row.role == Role::kExpertsGateUp;
+  const std::string_view together = gate_up ? "gate_up_proj" : "down_proj";
+  if ((!gate_up && row.role != Role::kExpertsDown) || row.stored.size() != 1 || !row.name.ends_with(together)) return;
+  if (find_stored(weights, row.stored.front()).kind != Found::Kind::kMissing) return;
+  const std::string before = row.name.substr(0, row.name.size() - together.size());
+  const std::vector<std::string_view> parts = gate_up ? std::vector<std::string_view>{"gate_proj", "up_proj"} : std::vector<std::string_view>{"down_proj"};
+  const std::int64_t out = row.shape[1] / static_cast<std::int64_t>(parts.size()), in = row.shape[2];
+  std::vector<StoredTensor> apart;
+  for (std::int64_t expert = 0; expert < row.shape[0]; ++expert)
+    for (const std::string_view part : parts)
+      apart.push_back({before + std::to_string(expert) + "." + std::string(part) + ".weight", {out, in}, static_cast<std::int64_t>(apart.size()) * out * in});
+  if (weights.find(apart.front().name) != nullptr) row.stored = std::move(apart);
+}
+
 bool has_mtp(const std::vector<ParameterSpec>& table, std::size_t layers, const formats::SafetensorsFolder& weights) {
   return std::any_of(table.begin(), table.end(), [&](const ParameterSpec& row) {
     return row.place >= static_cast<int>(layers) && find_stored(weights, row.stored.front()).kind != Found::Kind::kMissing;
@@ -182,6 +197,7 @@ std::vector<ParameterSpec> folder_table(ModelSpec& spec, const formats::Safetens
     spec.mtp.clear();
     table = parameter_table(spec);
   }
+  for (ParameterSpec& row : table) find_experts_apart(row, weights);
   if (spec.tied)
     table.front().stored.push_back({std::string(name_in(names_of(spec), Role::kHead)), table.front().shape, 0, true});
   return table;

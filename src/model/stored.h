@@ -26,6 +26,10 @@ namespace troupe::model {
 [[nodiscard]] Status read_stored(const ParameterSpec& row, const formats::SafetensorsFolder& weights,
                                  std::span<float> values, const std::string& where);
 
+/// Experts that are usually stored together may be stored one by one (FP8 releases of Qwen3.5): where the folder has
+/// experts.0.gate_proj.weight instead of experts.gate_up_proj, the row is read from those.
+void find_experts_apart(ParameterSpec& row, const formats::SafetensorsFolder& weights);
+
 /// Whether any tensor of the blocks for further tokens is there.
 [[nodiscard]] bool has_mtp(const std::vector<ParameterSpec>& table, std::size_t layers,
                            const formats::SafetensorsFolder& weights);

@@ -68,6 +68,7 @@ inline constexpr Name kPreemptions = "num_preemptions_total";
 inline constexpr Name kRequestsRunning = "num_requests_running";
 inline constexpr Name kRequestsWaiting = "num_requests_waiting";
 inline constexpr Name kPrefixHitRate = "prefix_cache_hit_rate";
+inline constexpr Name kDraftAcceptance = "draft_acceptance_rate";  ///< Share of the tokens guessed ahead that were right.
 inline constexpr Name kGeneratedTokens = "generation_tokens_total";
 
 // Time (seconds) and speed.

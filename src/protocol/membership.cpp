@@ -141,7 +141,8 @@ void Membership::on(const Known& e) {
   slot.restarts = std::max(slot.restarts, e.worker.incarnation);
 }
 
-void Membership::on(const Wake&) {}
+// It may have come early (a clock that was put back): then the next one is still to be asked for.
+void Membership::on(const Wake&) { armed_.reset(); }
 
 void Membership::check_deadlines() {
   for (auto& [id, member] : members_) {

@@ -294,6 +294,7 @@ void RolloutDirector::on(const End& e) {
 }
 
 void RolloutDirector::on(const Wake&) {
+  armed_.reset();  // it may have come early (a clock that was put back): then the next one is still to be asked for
   check_silence();
   check_commands();
   check_progress();

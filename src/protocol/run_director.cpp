@@ -171,7 +171,7 @@ void RunDirector::on(const Wake&) {
   deadline_.reset();
   switch (phase_) {
     case Phase::kMesh:
-      return roll_back("the mesh", "not every rank was ready within " + format_duration(options_.mesh_deadline));
+      return roll_back("the mesh", "not every rank was ready within " + format_duration(options_.mesh_deadline), false);
     case Phase::kRunning:
       return roll_back("the mesh", "a step took longer than " + format_duration(options_.step_deadline));
     case Phase::kDraining:
@@ -252,11 +252,11 @@ void RunDirector::begin_final_save() {
   save();
 }
 
-void RunDirector::roll_back(const std::string& who, const std::string& cause) {
+void RunDirector::roll_back(const std::string& who, const std::string& cause, bool step_under_way) {
   const std::string lost = who + " is lost" + (cause.empty() ? "" : ": " + cause);
   if (stops_ > 0) return end(RunExit::kStopped, lost + " while stopping; the newest checkpoint is what remains");
   const std::string step = "step " + std::to_string(position_.version.step + 1);
-  if (!cause.empty() && poison_.second_identical(step, who + ": " + cause)) {
+  if (step_under_way && !cause.empty() && poison_.second_identical(step, who + ": " + cause)) {
     return end(RunExit::kFailed, step + " failed twice in the same way: " + lost);
   }
   while (!rollbacks_.empty() && rollbacks_.front().at + options_.rollback_window <= now_) rollbacks_.pop_front();

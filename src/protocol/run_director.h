@@ -198,7 +198,7 @@ class RunDirector {
   void save();
   void saved_or_not(const std::string& problem);
   void begin_final_save();
-  void roll_back(const std::string& who, const std::string& cause);
+  void roll_back(const std::string& who, const std::string& cause, bool step_under_way = true);
   void enter(Phase phase, std::optional<Duration> deadline);
   void arm();
   void end(RunExit exit, const std::string& reason);

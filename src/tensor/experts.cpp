@@ -1,6 +1,8 @@
 #include "tensor/experts.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 
 #include <algorithm>
 #include <array>
@@ -79,8 +81,13 @@ at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights) {
   return y;
 }
 
+/// The packed matrices of a layer's experts.
+struct PackedExperts {
+  std::shared_ptr<PackedGroup> gate_up, down;
+};
+
 /// In order: x, weights, gate_up, down, then whatever else is there.
-at::Tensor experts_formula(std::span<const at::Tensor> in, const ExpertWeights& w,
+at::Tensor experts_formula(std::span<const at::Tensor> in, const ExpertWeights& w, const PackedExperts& packed,
                            std::span<const std::int32_t> choices) {
   const at::Tensor& x = in[0];
   const at::Tensor weights = in[1].reshape({-1, 1});
@@ -88,17 +95,23 @@ at::Tensor experts_formula(std::span<const at::Tensor> in, const ExpertWeights& 
   const at::Tensor up_bias = w.gate_up_bias.defined() ? bias_rows(w, in[next++]) : at::Tensor();
   const at::Tensor down_bias = w.down_bias.defined() ? in[next++] : at::Tensor();
   const at::Tensor norm = w.norm.defined() ? in[next++] : at::Tensor();
-  const auto up = gate_up_rows(w, in[2]).unbind(0);
-  const auto down = down_rows(w, in[3]).unbind(0);
+  const at::Tensor all_up = gate_up_rows(w, in[2]);
+  const at::Tensor all_down = down_rows(w, in[3]);
+  const auto up = all_up.unbind(0);
+  const auto down = all_down.unbind(0);
+  const auto& up_packed = packed.gate_up->get(all_up);
+  const auto& up_turned = packed.gate_up->turned(all_up);
+  const auto& down_packed = packed.down->get(all_down);
+  const auto& down_turned = packed.down->turned(all_down);
   const auto pairs = pairs_by_expert(choices, static_cast<std::int64_t>(up.size()));
   at::Tensor y = at::zeros({x.size(0), down[0].size(0)}, x.options());
   for (std::size_t e = 0; e < pairs.size(); ++e) {
     if (pairs[e].empty()) continue;
     const auto expert = static_cast<std::int64_t>(e);
     const at::Tensor rows = index_tensor(pairs[e], in[1].size(1));
-    at::Tensor h = x.index_select(0, rows).mm(up[e].t());
+    at::Tensor h = product(x.index_select(0, rows), up[e], up_packed[e], up_turned[e]);
     if (up_bias.defined()) h = h + up_bias[expert];
-    at::Tensor out = gated_unit_formula(h, w.unit).mm(down[e].t());
+    at::Tensor out = product(gated_unit_formula(h, w.unit), down[e], down_packed[e], down_turned[e]);
     if (down_bias.defined()) out = out + down_bias[expert];
     if (norm.defined()) {
       out = out * (norm + 1);
@@ -155,16 +168,44 @@ Routing route(const at::Tensor& logits, const at::Tensor& correction, std::span<
   return {choices, kept};
 }
 
-const std::vector<kernels::PackedMatrix>& PackedGroup::get(const at::Tensor& weights) {
-  if (fresh_) return matrices_;
+namespace {
+
+/// Packs every matrix of a group: pack(matrix, its part, k).
+template <class F>
+void pack_group(const at::Tensor& weights, PackedGroup::Matrices& matrices, F&& pack) {
   const at::Tensor plain = weights.detach();
-  matrices_.resize(static_cast<std::size_t>(plain.size(0)));
+  matrices.resize(static_cast<std::size_t>(plain.size(0)));
   for (std::int64_t i = 0; i < plain.size(0); ++i) {
     const at::Tensor one = plain[i].contiguous();
-    matrices_[static_cast<std::size_t>(i)].pack(one.data_ptr<float>(), one.size(0), one.size(1));
+    pack(matrices[static_cast<std::size_t>(i)], kernels::PackedMatrix::Part{one.data_ptr<float>(), one.size(0)},
+         one.size(1));
+  }
+}
+
+}  // namespace
+
+void PackedGroup::set_precision(kernels::Precision precision) {
+  precision_ = precision;
+  invalidate();
+}
+
+const PackedGroup::Matrices& PackedGroup::get(const at::Tensor& weights) {
+  if (!fresh_) {
+    pack_group(weights, matrices_,
+               [&](auto& matrix, const auto& part, std::int64_t k) { matrix.pack(&part, 1, k, precision_); });
   }
   fresh_ = true;
   return matrices_;
+}
+
+const PackedGroup::Matrices& PackedGroup::turned(const at::Tensor& weights) {
+  if (!turned_fresh_) {
+    pack_group(weights, turned_, [&](auto& matrix, const auto& part, std::int64_t k) {
+      matrix.pack_transposed(&part, 1, k, precision_);
+    });
+  }
+  turned_fresh_ = true;
+  return turned_;
 }
 
 at::Tensor experts(const at::Tensor& x, const Routing& routing, const ExpertWeights& weights,
@@ -180,26 +221,71 @@ at::Tensor experts(const at::Tensor& x, const Routing& routing, const ExpertWeig
   for (const at::Tensor& more : {weights.gate_up_bias, weights.down_bias, weights.norm})
     if (more.defined()) inputs.push_back(more);
   ExpertWeights shape = weights;  // only which of them are there, and the rules
-  return recorded(value, std::move(inputs), [shape, choices = routing.choices](auto in) {
-    return experts_formula(in, shape, *choices);
+  const PackedExperts packed{packed_gate_up, packed_down};
+  return recorded(value, std::move(inputs), [shape, packed, choices = routing.choices](auto in) {
+    return experts_formula(in, shape, packed, *choices);
   });
 }
 
-at::Tensor group_linear(const at::Tensor& x, const at::Tensor& weights, const std::shared_ptr<PackedGroup>& packed) {
-  const std::int64_t groups = weights.size(0);
-  const std::int64_t n = weights.size(1);
-  const std::int64_t k = weights.size(2);
-  const at::Tensor rows = x.contiguous();
-  TROUPE_CHECK(rows.dim() == 2 && rows.size(1) == groups * k, "rows of groups as wide as their weights");
-  at::Tensor y = at::empty({rows.size(0), groups * n}, rows.options());
-  const auto& matrices = packed->get(weights);
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct HeldGroup : torch::CustomClassHolder {
+  explicit HeldGroup(std::shared_ptr<PackedGroup> g) : group(std::move(g)) {}
+  std::shared_ptr<PackedGroup> group;
+};
+
+/// out[:, g] = in[:, g] times matrix g.
+at::Tensor multiply_groups(const at::Tensor& in, const PackedGroup::Matrices& matrices) {
+  const auto groups = static_cast<std::int64_t>(matrices.size());
+  const std::int64_t n = matrices[0].rows();
+  const std::int64_t k = matrices[0].cols();
+  at::Tensor out = at::empty({in.size(0), groups * n}, in.options());
   for (std::int64_t g = 0; g < groups; ++g)
-    kernels::matmul(rows.data_ptr<float>() + g * k, rows.size(0), matrices[static_cast<std::size_t>(g)],
-                    y.data_ptr<float>() + g * n, groups * n, groups * k);
-  return recorded(y, {rows, weights}, [groups](auto in) {
-    const at::Tensor by_group = in[0].view({in[0].size(0), groups, -1}).transpose(0, 1);
-    return at::bmm(by_group, in[1].transpose(1, 2)).transpose(0, 1).flatten(1);
-  });
+    kernels::matmul(in.data_ptr<float>() + g * k, in.size(0), matrices[static_cast<std::size_t>(g)],
+                    out.data_ptr<float>() + g * n, groups * n, groups * k);
+  return out;
+}
+
+struct GroupLinearFunction : torch::autograd::Function<GroupLinearFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weights,
+                            const std::shared_ptr<PackedGroup>& packed) {
+    ctx->save_for_backward({x, weights});
+    ctx->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<HeldGroup>(packed));
+    return multiply_groups(x, packed->get(weights));
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto capsule = ctx->saved_data["group"].toCapsule();
+    PackedGroup& group = *static_cast<const HeldGroup&>(*capsule).group;
+    const at::Tensor dy = gradients[0].contiguous();
+    const at::Tensor& x = saved[0];
+    variable_list result(3);
+    const auto& turned = group.turned(saved[1]);
+    if (ctx->needs_input_grad(0)) result[0] = multiply_groups(dy, turned);
+    if (!ctx->needs_input_grad(1)) return result;
+    const std::int64_t n = saved[1].size(1);
+    const std::int64_t k = saved[1].size(2);
+    result[1] = at::empty({saved[1].size(0), n, k}, x.options());
+    for (std::int64_t g = 0; g < saved[1].size(0); ++g)
+      kernels::weight_gradient({dy.data_ptr<float>() + g * n, x.data_ptr<float>() + g * k,
+                                result[1].data_ptr<float>() + g * n * k, x.size(0), n, k, dy.size(1), x.size(1), false,
+                                turned[0].precision()});
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor group_linear(const at::Tensor& x, const at::Tensor& weights, const std::shared_ptr<PackedGroup>& packed) {
+  const at::Tensor rows = x.contiguous();
+  TROUPE_CHECK(rows.dim() == 2 && rows.size(1) == weights.size(0) * weights.size(2),
+               "rows of groups as wide as their weights");
+  if (!at::GradMode::is_enabled()) return multiply_groups(rows, packed->get(weights));
+  return GroupLinearFunction::apply(rows, weights, packed);
 }
 
 }  // namespace troupe::tensor

@@ -46,13 +46,18 @@ struct ExpertWeights {
 /// One packed matrix per expert or head. Packed at the first use, and again after `invalidate`.
 class PackedGroup {
  public:
-  void invalidate() { fresh_ = false; }
+  using Matrices = std::vector<kernels::PackedMatrix>;
+  void invalidate() { fresh_ = turned_fresh_ = false; }
+  void set_precision(kernels::Precision precision);
   /// Shape: weights [groups, n, k] of any strides.
-  [[nodiscard]] const std::vector<kernels::PackedMatrix>& get(const at::Tensor& weights);
+  [[nodiscard]] const Matrices& get(const at::Tensor& weights);
+  /// The transpose of each, for the backward pass.
+  [[nodiscard]] const Matrices& turned(const at::Tensor& weights);
 
  private:
-  std::vector<kernels::PackedMatrix> matrices_;
-  bool fresh_ = false;
+  Matrices matrices_, turned_;
+  kernels::Precision precision_ = kernels::Precision::kFloat32;
+  bool fresh_ = false, turned_fresh_ = false;
 };
 
 /// Sum over the chosen experts of weight * expert(x). Shapes: x [T, D], result [T, D].

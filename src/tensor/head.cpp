@@ -1,7 +1,7 @@
 #include "tensor/head.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
@@ -99,8 +99,9 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
     const at::Tensor dlogprob = dense(gradients[0]);
     const at::Tensor dentropy = dense(gradients[1]);
     variable_list result(3);
-    if (ctx->needs_input_grad(0)) result[0] = at::zeros_like(hidden);
-    if (ctx->needs_input_grad(1)) result[1] = at::zeros_like(weight);
+    if (ctx->needs_input_grad(0)) result[0] = at::empty_like(hidden);
+    if (ctx->needs_input_grad(1)) result[1] = hidden.size(0) > 0 ? at::empty_like(weight) : at::zeros_like(weight);
+    const std::int64_t width = hidden.size(1);
     each_block(hidden, plan.packed->get({&weight, 1}), plan.rule,
                [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
                  kernels::LogprobBackward args;
@@ -119,8 +120,13 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
                  kernels::logprob_backward(args);
                  const at::Tensor dlogits = logits.narrow(0, 0, count);
                  if (slope.defined()) dlogits.mul_(slope);
-                 if (result[0].defined()) result[0].narrow(0, first, count).addmm_(dlogits, weight);
-                 if (result[1].defined()) result[1].addmm_(dlogits.t(), hidden.narrow(0, first, count));
+                 if (result[0].defined())
+                   kernels::matmul(args.dlogits, count, plan.packed->turned({&weight, 1}),
+                                   result[0].data_ptr<float>() + first * width);
+                 if (result[1].defined())
+                   kernels::weight_gradient({args.dlogits, hidden.data_ptr<float>() + first * width,
+                                             result[1].data_ptr<float>(), count, weight.size(0), width, 0, 0, first > 0,
+                                             plan.packed->precision()});
                });
     return result;
   }

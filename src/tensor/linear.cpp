@@ -1,10 +1,11 @@
 #include "tensor/linear.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 
 #include <array>
+#include <functional>
 #include <optional>
 
 #include "base/check.h"
@@ -18,33 +19,60 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 constexpr std::size_t kWeightsMax = 3;
 
+/// The transpose of the weights, asked for in the backward pass.
+using Turned = std::function<const kernels::PackedMatrix&()>;
+struct HeldTurned : torch::CustomClassHolder {
+  explicit HeldTurned(Turned t) : turned(std::move(t)) {}
+  Turned turned;
+};
+
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w0,
                             const std::optional<at::Tensor>& w1, const std::optional<at::Tensor>& w2,
-                            const kernels::PackedMatrix* packed) {
-    ctx->save_for_backward({x, w0, w1.value_or(at::Tensor()), w2.value_or(at::Tensor())});
-    return multiply(x, *packed, true);
+                            const kernels::PackedMatrix* packed, Turned turned) {
+    const at::Tensor rows = x.contiguous();
+    ctx->save_for_backward({rows, w0, w1.value_or(at::Tensor()), w2.value_or(at::Tensor())});
+    ctx->saved_data["turned"] = c10::IValue::make_capsule(c10::make_intrusive<HeldTurned>(std::move(turned)));
+    return multiply(rows, *packed, true);
   }
 
-  /// dX = sum_i dY_i W_i; dW_i = dY_i^T X, with dY_i the columns of weight i.
+  /// dX = dY W; dW = dY^T X, the rows of all weights below each other.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    variable_list result(5);
-    std::int64_t column = 0;
-    for (std::size_t i = 0; i < kWeightsMax && saved[1 + i].defined(); ++i) {
-      const at::Tensor& w = saved[1 + i];
-      const at::Tensor dy = gradients[0].narrow(1, column, w.size(0));
-      column += w.size(0);
-      if (ctx->needs_input_grad(0)) {
-        if (result[0].defined())
-          result[0].addmm_(dy, w);
-        else
-          result[0] = at::mm(dy, w);
-      }
-      if (ctx->needs_input_grad(1 + i)) result[1 + i] = at::mm(dy.t(), saved[0]);
+    const auto capsule = ctx->saved_data["turned"].toCapsule();
+    const kernels::PackedMatrix& turned = static_cast<const HeldTurned&>(*capsule).turned();
+    const at::Tensor dy = gradients[0].contiguous();
+    variable_list result(6);
+    if (ctx->needs_input_grad(0)) result[0] = multiply(dy, turned, true);
+    bool wanted = false;
+    for (std::size_t i = 0; i < kWeightsMax; ++i) wanted |= saved[1 + i].defined() && ctx->needs_input_grad(1 + i);
+    if (!wanted) return result;
+    const at::Tensor& x = saved[0];
+    const at::Tensor dw = at::empty({dy.size(1), x.size(1)}, x.options());
+    kernels::weight_gradient({dy.data_ptr<float>(), x.data_ptr<float>(), dw.data_ptr<float>(), x.size(0), dy.size(1),
+                              x.size(1), 0, 0, false, turned.precision()});
+    for (std::size_t i = 0, row = 0; i < kWeightsMax && saved[1 + i].defined(); ++i) {
+      const std::int64_t rows = saved[1 + i].size(0);
+      if (ctx->needs_input_grad(1 + i)) result[1 + i] = dw.narrow(0, static_cast<std::int64_t>(row), rows);
+      row += static_cast<std::size_t>(rows);
     }
     return result;
   }
+};
+
+/// Contiguous weights and where they lie.
+struct Stacked {
+  explicit Stacked(std::span<const at::Tensor> weights) : count(static_cast<std::int64_t>(weights.size())) {
+    TROUPE_CHECK(!weights.empty() && weights.size() <= kWeightsMax, "one to three weights");
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      rows[i] = weights[i].detach().contiguous();
+      TROUPE_CHECK(rows[i].dim() == 2 && rows[i].size(1) == rows[0].size(1), "stacked weights have the same width");
+      parts[i] = {rows[i].data_ptr<float>(), rows[i].size(0)};
+    }
+  }
+  std::array<at::Tensor, kWeightsMax> rows;
+  std::array<kernels::PackedMatrix::Part, kWeightsMax> parts{};
+  std::int64_t count;
 };
 
 }  // namespace
@@ -58,19 +86,25 @@ at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w, bool re
   return y;
 }
 
+void PackedWeights::set_precision(kernels::Precision precision) {
+  precision_ = precision;
+  invalidate();
+}
+
 const kernels::PackedMatrix& PackedWeights::get(std::span<const at::Tensor> weights) {
   if (fresh_) return matrix_;
-  TROUPE_CHECK(!weights.empty() && weights.size() <= kWeightsMax, "one to three weights");
-  std::array<at::Tensor, kWeightsMax> rows;
-  std::array<kernels::PackedMatrix::Part, kWeightsMax> parts{};
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    rows[i] = weights[i].detach().contiguous();
-    TROUPE_CHECK(rows[i].dim() == 2 && rows[i].size(1) == rows[0].size(1), "stacked weights have the same width");
-    parts[i] = {rows[i].data_ptr<float>(), rows[i].size(0)};
-  }
-  matrix_.pack(parts.data(), static_cast<std::int64_t>(weights.size()), rows[0].size(1));
+  const Stacked stacked(weights);
+  matrix_.pack(stacked.parts.data(), stacked.count, stacked.rows[0].size(1), precision_);
   fresh_ = true;
   return matrix_;
+}
+
+const kernels::PackedMatrix& PackedWeights::turned(std::span<const at::Tensor> weights) {
+  if (turned_fresh_) return turned_;
+  const Stacked stacked(weights);
+  turned_.pack_transposed(stacked.parts.data(), stacked.count, stacked.rows[0].size(1), precision_);
+  turned_fresh_ = true;
+  return turned_;
 }
 
 at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
@@ -78,7 +112,19 @@ at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
   const kernels::PackedMatrix& matrix = packed->get(weights);
   if (!at::GradMode::is_enabled()) return multiply(x, matrix, false);
   const auto weight = [&](std::size_t i) { return i < weights.size() ? std::optional(weights[i]) : std::nullopt; };
-  return LinearFunction::apply(x, weights[0], weight(1), weight(2), &matrix);
+  std::vector<at::Tensor> plain;
+  for (const at::Tensor& w : weights) plain.push_back(w.detach());
+  Turned turned = [packed, plain = std::move(plain)]() -> const kernels::PackedMatrix& {
+    return packed->turned(plain);
+  };
+  return LinearFunction::apply(x, weights[0], weight(1), weight(2), &matrix, std::move(turned));
+}
+
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const kernels::PackedMatrix& packed,
+                   const kernels::PackedMatrix& turned) {
+  if (!at::GradMode::is_enabled()) return multiply(x, packed, false);
+  return LinearFunction::apply(x, weight, std::optional<at::Tensor>(), std::optional<at::Tensor>(), &packed,
+                               Turned([&turned]() -> const kernels::PackedMatrix& { return turned; }));
 }
 
 }  // namespace troupe::tensor

@@ -1,5 +1,5 @@
 /// @file
-/// Linear layers on our own row-invariant matrix product.
+/// Linear layers on our own row-invariant matrix products.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,22 +16,33 @@ namespace troupe::tensor {
 /// must say so.
 class PackedWeights {
  public:
-  void invalidate() { fresh_ = false; }
+  void invalidate() { fresh_ = turned_fresh_ = false; }
+  /// What products with these weights are rounded to, forward and backward.
+  void set_precision(kernels::Precision precision);
+  [[nodiscard]] kernels::Precision precision() const { return precision_; }
   /// Shapes: weights_i [n_i, k].
   [[nodiscard]] const kernels::PackedMatrix& get(std::span<const at::Tensor> weights);
+  /// Their transpose, for the backward pass.
+  [[nodiscard]] const kernels::PackedMatrix& turned(std::span<const at::Tensor> weights);
 
  private:
-  kernels::PackedMatrix matrix_;
-  bool fresh_ = false;
+  kernels::PackedMatrix matrix_, turned_;
+  kernels::Precision precision_ = kernels::Precision::kFloat32;
+  bool fresh_ = false, turned_fresh_ = false;
 };
 
 /// x W^T, no gradient. `recorded`: the result becomes part of a graph. Shapes: x [T, k], w [n, k].
 [[nodiscard]] at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w, bool recorded);
 
 /// y = x [W_0; W_1; ...]^T. Shapes: x [T, k], at most three weights [n_i, k], y [T, sum n_i].
-/// Differentiable in x and the weights; the backward pass uses LibTorch's matrix product.
-/// Determinism: a row of y depends on its row of x only (kernels::matmul).
+/// Differentiable in x and the weights.
+/// Determinism: a row of y depends on its row of x only (kernels::matmul); gradients do not depend on threads.
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
                                 const std::shared_ptr<PackedWeights>& packed);
+
+/// The same with one weight that somebody else has packed: `packed` and, for the backward pass, its transpose `turned`.
+/// Both must outlive the graph.
+[[nodiscard]] at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const kernels::PackedMatrix& packed,
+                                 const kernels::PackedMatrix& turned);
 
 }  // namespace troupe::tensor

@@ -225,24 +225,23 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
     rotate(dx.data_ptr<float>(), dx.size(0), layout, saved[3], saved[4], true);
     variable_list result(8);
     if (saved[0].defined()) {
-      const at::Tensor dy = dx.clone();
-      result[1] = unnormalise(saved[0], dy, dx, layout, {0, layout.heads}, saved[1], saved[5]);
+      result[1] = unnormalise(saved[0], dx, layout, {0, layout.heads}, saved[1], saved[5]);
       result[2] =
-          unnormalise(saved[0], dy, dx, layout, {layout.heads * layout.head_dim, layout.kv_heads}, saved[2], saved[6]);
+          unnormalise(saved[0], dx, layout, {layout.heads * layout.head_dim, layout.kv_heads}, saved[2], saved[6]);
     }
     result[0] = dx;
     return result;
   }
 
-  static at::Tensor unnormalise(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& dx,
-                                const HeadLayout& layout, HeadRange range, const at::Tensor& weight,
-                                const at::Tensor& inv_rms) {
+  /// The gradient in `dx`, of the normalised heads, becomes that of the heads before; returns the weight's.
+  static at::Tensor unnormalise(const at::Tensor& x, const at::Tensor& dx, const HeadLayout& layout, HeadRange range,
+                                const at::Tensor& weight, const at::Tensor& inv_rms) {
     at::Tensor dweight = at::empty_like(weight);
     kernels::RmsNormBackward args;
     args.x = x.data_ptr<float>() + range.first;
     args.weight = weight.data_ptr<float>();
     args.inv_rms = inv_rms.data_ptr<float>();
-    args.dy = dy.data_ptr<float>() + range.first;
+    args.dy = dx.data_ptr<float>() + range.first;
     args.dx = dx.data_ptr<float>() + range.first;
     args.dweight = dweight.data_ptr<float>();
     args.rows = x.size(0);

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include <optional>
+
 #include "optim/clip.h"
 #include "optim/schedule.h"
 
@@ -18,8 +20,8 @@ at::Tensor row_index(const std::vector<std::int32_t>& rows) {
   return at::from_blob(const_cast<std::int32_t*>(rows.data()), {static_cast<std::int64_t>(rows.size())}, at::kInt).to(at::kLong);
 }
 
-model::TokenScores score(model::Model& model, const MicroBatch& batch, double temperature) {
-  const at::Tensor hidden = model.forward(batch.batch);
+model::TokenScores score(model::Model& model, const MicroBatch& batch, double temperature, model::Trace* trace = nullptr) {
+  const at::Tensor hidden = model.forward(batch.batch, trace);
   return model.score(hidden.index_select(0, row_index(batch.rows)), batch.targets, temperature);
 }
 
@@ -29,30 +31,36 @@ std::span<const float> read(const at::Tensor& tensor) {
 
 } // namespace
 
-Result<Trainer> Trainer::create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule) {
+Result<Trainer> Trainer::create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule,
+                                const ModelLossOptions& model_loss) {
   TROUPE_TRY_STATUS(optim::validate(schedule));
   std::vector<optim::ParameterInfo> infos;
   for (const model::Parameter& parameter : model.parameters()) infos.push_back({parameter.name, parameter.value.numel()});
   TROUPE_TRY(auto optimizer, optim::AdamW::create(options, infos));
   model.set_trainable(true);
-  return Trainer(model, std::move(optimizer), options, schedule);
+  return Trainer(model, std::move(optimizer), options, schedule, model_loss);
 }
 
-Status Trainer::backward(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss) {
+Status Trainer::backward(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss, ModelLoss* more) {
   model_->clear_gradients();
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].targets.empty()) continue;
-    const model::TokenScores scores = score(*model_, batches[i], temperature);
+    model::Trace trace;
+    const model::TokenScores scores = score(*model_, batches[i], temperature, more != nullptr ? &trace : nullptr);
     const at::Tensor logprob = scores.logprob.detach().contiguous(), entropy = scores.entropy.detach().contiguous();
     TROUPE_TRY(auto derivative, loss(i, read(logprob), read(entropy)));
     const at::Tensor gradient = at::from_blob(derivative.data(), {static_cast<std::int64_t>(derivative.size())}, at::kFloat);
-    torch::autograd::backward({scores.logprob}, {gradient});
+    const at::Tensor extra = more != nullptr ? more->of(*model_, batches[i], trace) : at::Tensor();
+    if (extra.defined() && extra.requires_grad())
+      torch::autograd::backward({scores.logprob, extra}, {gradient, at::ones({})});
+    else
+      torch::autograd::backward({scores.logprob}, {gradient});
   }
   return {};
 }
 
 // A parameter that took no part on this rank counts as zeros; one that took part on no rank stays without a gradient.
-Status Trainer::reduce_gradients(const ReduceFunction& reduce) {
+Status Trainer::reduce_gradients(const ReduceFunction& reduce, ModelLoss* more) {
   std::vector<float> took_part;
   std::vector<std::span<float>> tensors;
   for (model::Parameter& parameter : model_->parameters()) {
@@ -62,6 +70,8 @@ Status Trainer::reduce_gradients(const ReduceFunction& reduce) {
     tensors.push_back(values_of(gradient));
   }
   tensors.emplace_back(took_part);
+  if (more != nullptr)
+    for (const std::span<float> totals : more->totals()) tensors.push_back(totals);
   TROUPE_TRY_STATUS(reduce(tensors));
   std::size_t i = 0;
   for (model::Parameter& parameter : model_->parameters())
@@ -73,8 +83,11 @@ Result<StepReport> Trainer::step(std::span<const MicroBatch> batches, double tem
   if (batches.empty() && !reduce) return fail(ErrorCode::kInvalidArgument, "an optimizer step needs at least one micro-batch");
   StepReport report;
   try {
-    TROUPE_TRY_STATUS(backward(batches, temperature, loss));
-    if (reduce) TROUPE_TRY_STATUS(reduce_gradients(reduce));
+    std::optional<ModelLoss> more;
+    if (model_loss_.any()) more.emplace(model_loss_, model_->spec());
+    ModelLoss* const parts = more ? &*more : nullptr;
+    TROUPE_TRY_STATUS(backward(batches, temperature, loss, parts));
+    if (reduce) TROUPE_TRY_STATUS(reduce_gradients(reduce, parts));
     std::vector<optim::NamedGradient> gradients;
     std::vector<optim::ParameterStep> updates;
     for (model::Parameter& parameter : model_->parameters()) {
@@ -91,6 +104,10 @@ Result<StepReport> Trainer::step(std::span<const MicroBatch> batches, double tem
     }
     const double factor = optim::schedule_factor(schedule_, steps());
     TROUPE_TRY_STATUS(optimizer_.step(updates, factor, optim::clip_scale(norm.norm, max_grad_norm_)));
+    if (parts != nullptr) {
+      parts->move_corrections(*model_);
+      report.model = parts->report();
+    }
     report.grad_norm = norm.norm;
     report.lr = peak_lr_ * factor;
   } catch (const std::exception& e) {

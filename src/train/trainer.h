@@ -13,6 +13,8 @@
 #include "model/model.h"
 #include "optim/adamw.h"
 #include "optim/options.h"
+#include "train/model_loss.h"
+#include "train/options.h"
 
 namespace troupe::train {
 
@@ -21,6 +23,9 @@ struct MicroBatch {
   model::Batch batch;
   std::vector<std::int32_t> rows;    ///< [n] rows of the batch whose hidden state predicts the target; may repeat.
   std::vector<std::int32_t> targets; ///< [n]
+  double share = 1;          ///< Of the whole batch's targets, on all ranks: weighs a mean over the rows of a micro-batch (ModelLossOptions).
+  double sequence_share = 1; ///< Likewise of its segments.
+  double further_weight = 1; ///< Of each target of `further_targets`: 1 / their number in the whole batch.
 };
 
 /// From the scores of micro-batch `index` to the derivative of the loss by each log-prob. Shapes: all [n].
@@ -34,6 +39,7 @@ struct StepReport {
   double grad_norm = 0; ///< Before clipping.
   double lr = 0;        ///< Of this step.
   std::int64_t rows = 0; ///< Tokens that went through the model of this rank.
+  ModelLossReport model; ///< Zeros when no such loss is on.
 };
 
 /// A tensor of the training state, as a checkpoint sees it. Borrowed: valid until the trainer changes.
@@ -47,7 +53,8 @@ struct StateTensor {
 class Trainer {
  public:
   /// The model must outlive the trainer; it becomes trainable. Errors: those of AdamW::create and validate(schedule).
-  [[nodiscard]] static Result<Trainer> create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule);
+  [[nodiscard]] static Result<Trainer> create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule,
+                                              const ModelLossOptions& model_loss = {});
 
   /// One step. On an error nothing was changed. With `reduce` the micro-batches are this rank's part of the batch (there may be none), and
   /// gradients are summed over the ranks before they are clipped: as all ranks hold the same bits before the step, they do after it.
@@ -68,16 +75,23 @@ class Trainer {
   void state_changed() { model_->weights_changed(); }
 
  private:
-  Trainer(model::Model& model, optim::AdamW optimizer, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule)
-      : model_(&model), optimizer_(std::move(optimizer)), max_grad_norm_(options.max_grad_norm), peak_lr_(options.lr), schedule_(schedule) {}
-  Status backward(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss);
-  Status reduce_gradients(const ReduceFunction& reduce);
+  Trainer(model::Model& model, optim::AdamW optimizer, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule,
+          const ModelLossOptions& model_loss)
+      : model_(&model),
+        optimizer_(std::move(optimizer)),
+        max_grad_norm_(options.max_grad_norm),
+        peak_lr_(options.lr),
+        schedule_(schedule),
+        model_loss_(model_loss) {}
+  Status backward(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss, ModelLoss* more);
+  Status reduce_gradients(const ReduceFunction& reduce, ModelLoss* more);
 
   model::Model* model_;
   optim::AdamW optimizer_;
   double max_grad_norm_;
   double peak_lr_;
   optim::ScheduleOptions schedule_;
+  ModelLossOptions model_loss_;
 };
 
 } // namespace troupe::train

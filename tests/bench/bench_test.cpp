@@ -17,6 +17,8 @@ Status run_train(Context&) { return {}; }
 Status run_weights(Context&) { return {}; }
 Status run_control(Context&) { return {}; }
 Status run_kernels(Context&) { return {}; }
+Status run_matmul(Context&) { return {}; }
+Status run_smollm2(Context&) { return {}; }
 Status run_recovery(Context&) { return {}; }
 Status run_deaths(Context&) { return {}; }
 

@@ -423,5 +423,85 @@ TEST(EngineCore, AbortsGiveBackEverything) {
   EXPECT_EQ(rig.core.stats().aborted, 32u);
 }
 
+// Guesses, right or wrong, change how many steps it takes and nothing else.
+TEST(EngineCore, GuessesChangeNoResult) {
+  const auto play = [](std::optional<std::uint64_t> wrong, bool stateful, int pages, bool fails) {
+    SchedulerOptions scheduler{.pages = pages, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 5};
+    scheduler.stateful = stateful;
+    CoreOptions options = options_of(scheduler);
+    options.drafts = wrong.has_value();
+    FakeForward forward(pages, scheduler.page_tokens, kVocabulary);
+    forward.wrong_percent = wrong.value_or(0);
+    forward.guess_fails = fails;
+    EngineCore core(forward, nullptr, options, kV0);
+    for (Request& r : workload()) {
+      r.sampling.stop_ids = {3, 17};
+      EXPECT_TRUE(core.submit(std::move(r)).has_value());
+    }
+    std::map<SampleId, Completion> all;
+    while (!core.idle())
+      for (Completion& c : core.step().finished) all.emplace(c.id, std::move(c));
+    return std::pair(std::move(all), core.stats());
+  };
+  for (const bool stateful : {false, true})
+    for (const int pages : {200, 14}) {
+      const auto [expected, without] = play(std::nullopt, stateful, pages, false);
+      EXPECT_EQ(without.drafts, 0u);
+      for (const std::uint64_t wrong : {0u, 50u, 100u}) {
+        SCOPED_TRACE(std::to_string(wrong) + " % wrong, " + std::to_string(pages) + " pages" + (stateful ? ", with states" : ""));
+        const auto [got, with] = play(wrong, stateful, pages, false);
+        expect_same(got, expected);
+        EXPECT_GT(with.drafts, 0u);
+        if (wrong == 0) EXPECT_EQ(with.drafts_accepted, with.drafts);
+        if (wrong == 100) EXPECT_LT(with.drafts_accepted, with.drafts / 4);
+        if (wrong == 50) EXPECT_GT(with.drafts_accepted, with.drafts / 4);
+        EXPECT_EQ(with.tokens_sampled, without.tokens_sampled);
+      }
+      const auto [got, with] = play(0, stateful, pages, true);
+      expect_same(got, expected);
+      EXPECT_EQ(with.drafts, 0u);
+    }
+}
+
+TEST(EngineCore, RightGuessesHalveTheSteps) {
+  for (const bool drafts : {false, true}) {
+    CoreOptions options = options_of({.pages = 64, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 16});
+    options.drafts = drafts;
+    FakeForward forward(64, 4, kVocabulary);
+    EngineCore core(forward, nullptr, options, kV0);
+    ASSERT_TRUE(core.submit(request_of(1, 0, 9, 41)).has_value());
+    while (!core.idle()) core.step();
+    EXPECT_EQ(core.stats().tokens_sampled, 41u);
+    EXPECT_EQ(core.stats().steps, drafts ? 21u : 41u);
+  }
+}
+
+// A sample that is taken out between a guess and its check goes on elsewhere as if nobody had guessed.
+TEST(EngineCore, AGuessIsNotPartOfASample) {
+  Request whole = request_of(1, 2, 9, 16);
+  Rig plain;
+  plain.add(whole);
+  const Completion expected = plain.drain().at({1, 2});
+  for (int steps = 2; steps < 9; ++steps) {
+    const SchedulerOptions scheduler{.pages = 64, .page_tokens = 4, .sequences_max = 16, .prefill_tokens = 16};
+    CoreOptions options = options_of(scheduler);
+    options.drafts = true;
+    FakeForward forward(64, 4, kVocabulary);
+    forward.wrong_percent = 30;
+    EngineCore first(forward, nullptr, options, kV0);
+    ASSERT_TRUE(first.submit(whole).has_value());
+    for (int i = 0; i < steps; ++i) first.step();
+    const auto taken = first.abort({1, 2});
+    ASSERT_TRUE(taken.has_value());
+    Request rest = whole;
+    rest.prefix = prefix_of(*taken);
+    Rig second;
+    second.add(rest);
+    const Completion c = second.drain().at({1, 2});
+    EXPECT_EQ(c.ids, expected.ids);
+    EXPECT_EQ(c.logprobs, expected.logprobs);
+  }
+}
+
 }  // namespace
 }  // namespace troupe::generate

@@ -256,6 +256,56 @@ INSTANTIATE_TEST_SUITE_P(Families, EngineOnModel,
                            return name;
                          });
 
+// The model's own block guesses: with five tokens to choose from it is right now and then, and nothing but the number of steps changes.
+class GuessingOnModel : public testing::TestWithParam<const char*> {};
+
+TEST_P(GuessingOnModel, ChangesNoBit) {
+  auto spec = model::load_spec(std::filesystem::path(TROUPE_GOLDEN_DIR) / "model" / GetParam());
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  spec->vocab_used = 5;
+  spec->context = 96;
+  spec->init_std = 0.3;
+  ASSERT_TRUE(model::can_guess(*spec));
+  model::Model model = model::Model::create(*spec, 3);
+  const auto run = [&](EngineOptions options, int draft_tokens, double temperature) {
+    options.draft_tokens = draft_tokens;
+    Engine engine(model, nullptr, options);
+    for (std::uint64_t p = 0; p < 2; ++p)
+      for (std::uint32_t s = 0; s < 6; ++s) {
+        Request request = request_of(p, s, 13, 24);
+        for (std::int32_t& id : request.prompt) id %= 5;
+        request.sampling.temperature = temperature;
+        if (s == 5) request.sampling.stop_ids = {4};
+        EXPECT_TRUE(engine.submit(std::move(request)).has_value());
+      }
+    auto done = drain(engine);
+    return std::pair(std::move(done), engine.stats());
+  };
+  const EngineOptions roomy{.page_tokens = 32, .kv_pages = 64, .sequences_max = 12, .prefill_tokens = 64};
+  const EngineOptions tight{.page_tokens = 16, .kv_pages = 9, .sequences_max = 12, .prefill_tokens = 3};
+  for (const double temperature : {1.0, 0.0}) {
+    const auto [expected, plain] = run(roomy, 0, temperature);
+    EXPECT_EQ(plain.drafts, 0u);
+    for (const EngineOptions& options : {roomy, tight}) {
+      const auto [got, stats] = run(options, 1, temperature);
+      ASSERT_EQ(got.size(), expected.size());
+      for (const auto& [id, c] : expected) {
+        EXPECT_EQ(got.at(id).ids, c.ids) << to_string(id);
+        EXPECT_EQ(got.at(id).logprobs, c.logprobs) << to_string(id);
+      }
+      EXPECT_GT(stats.drafts_accepted, 0u);
+      EXPECT_GT(stats.drafts, stats.drafts_accepted);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GuessingOnModel,
+                         testing::Values("deepseek_v3/base", "deepseek_v4/base", "qwen3_5/base", "qwen3_5_moe/base"), [](const auto& family) {
+                           std::string name = family.param;
+                           std::replace(name.begin(), name.end(), '/', '_');
+                           return name;
+                         });
+
 // A model whose single decoded token is work enough for a team (core.cpp): one thread and two, the trainer and the two
 // ways to score give the same bits, in a batch whose requests come and go.
 TEST(Engine, ATeamOfThreadsChangesNoBit) {

@@ -4,6 +4,7 @@
 /// what is sampled.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,8 @@ class FakeForward final : public Forward {
   std::uint64_t weights = 1;
   std::optional<std::int32_t> throws_on;  ///< Fails every batch that holds this id.
   std::optional<std::int32_t> nan_on;     ///< Gives NaN logits after this id.
+  std::uint64_t wrong_percent = 0;        ///< Of the guesses.
+  bool guess_fails = false;
   int runs = 0;
   int rows_run = 0;
   int copies = 0;
@@ -64,6 +67,21 @@ class FakeForward final : public Forward {
     for (const std::int32_t row : rows) {
       const bool nan = nan_on && batch.ids[static_cast<std::size_t>(row)] == *nan_on;
       append_logits(state[static_cast<std::size_t>(row)], weights, nan);
+    }
+    return std::span<const float>(logits_);
+  }
+
+  /// Knows the entries of the sequence and the token after each row, so it can be right; it is not, as often as it is told to.
+  Result<std::span<const float>> guess(const GuessBatch& guesses) override {
+    if (guess_fails) return fail(ErrorCode::kInternal, "no guess");
+    logits_.clear();
+    for (const std::int32_t row : guesses.rows) {
+      const auto segment = std::find_if(guesses.batch.segments.begin(), guesses.batch.segments.end(), [row](const auto& s) { return row < s.end; });
+      std::uint64_t h = 0;
+      for (std::int32_t t = 0; t <= guesses.batch.positions.at(static_cast<std::size_t>(row)); ++t)
+        h = mix64(h, entry(segment->pages[static_cast<std::size_t>(t / page_tokens_)], t % page_tokens_));
+      h = mix64(h, mix64(weights, static_cast<std::uint64_t>(guesses.next.at(static_cast<std::size_t>(row)))));
+      append_logits(h, mix64(h, 99) % 100 < wrong_percent ? weights + 1000 : weights, false);
     }
     return std::span<const float>(logits_);
   }

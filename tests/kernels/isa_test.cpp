@@ -15,7 +15,7 @@ TEST(Isa, ThisCpuRunsAVariantAndUsesTheBest) {
 
 TEST(Exponential, IsWithinTwoUlpOfTheRightOne) {
   for (Isa isa : supported_isas()) {
-    const KernelTable& t = isa == Isa::kAvx512 ? avx512_table() : avx2_table();
+    const KernelTable& t = isa == Isa::kAvx2 ? avx2_table() : avx512_table();
     double worst = 0;
     Floats x;
     for (int i = 0; i <= 200000; ++i) x.push_back(-87.3f + 175.6f * static_cast<float>(i) / 200000.0f);
@@ -35,7 +35,7 @@ TEST(Exponential, KnowsTheEnds) {
   const float inf = std::numeric_limits<float>::infinity();
   const Floats x = {0, -0.0f, -inf, -88, -1e30f, std::nanf(""), 1, 1000};
   for (Isa isa : supported_isas()) {
-    const KernelTable& t = isa == Isa::kAvx512 ? avx512_table() : avx2_table();
+    const KernelTable& t = isa == Isa::kAvx2 ? avx2_table() : avx512_table();
     Floats y(x.size());
     t.exponential(x.data(), y.data(), static_cast<std::int64_t>(x.size()));
     EXPECT_EQ(y[0], 1.0f);
@@ -51,7 +51,7 @@ TEST(Exponential, KnowsTheEnds) {
 
 TEST(Logarithm, IsWithinTwoUlpOfTheRightOne) {
   for (Isa isa : supported_isas()) {
-    const KernelTable& t = isa == Isa::kAvx512 ? avx512_table() : avx2_table();
+    const KernelTable& t = isa == Isa::kAvx2 ? avx2_table() : avx512_table();
     double worst = 0;
     Floats x;
     for (float v = 1.0f; v < 3e6f; v *= 1.00007f) x.push_back(v);
@@ -73,7 +73,7 @@ TEST(Exponential, VariantsPositionsAndTailsGiveTheSameBits) {
   Floats whole(x.size());
   avx2_table().exponential(x.data(), whole.data(), 1003);
   for (Isa isa : supported_isas()) {
-    const KernelTable& t = isa == Isa::kAvx512 ? avx512_table() : avx2_table();
+    const KernelTable& t = isa == Isa::kAvx2 ? avx2_table() : avx512_table();
     for (std::size_t begin = 0; begin < 70; ++begin) {
       for (std::size_t n : {1u, 7u, 15u, 16u, 17u, 31u, 33u}) {
         Floats y(n);

@@ -96,6 +96,33 @@ TEST_P(FamilyTest, FurtherTokens) {
     }
 }
 
+// Guessing over a cache, in chunks: the bits of the pass that trains.
+TEST_P(FamilyTest, FurtherTokensOverACacheHaveTheSameBits) {
+  if (!can_guess(model_->spec())) return;
+  const tensor::NoGrad no_grad;
+  Trace trace;
+  (void)model_->forward(batch_, &trace);
+  const auto expected = values(model_->predict_further(batch_, 0, trace));
+  const auto rows = static_cast<std::int32_t>(batch_.ids.size()) - 1;  // the last one knows no next token
+  const auto width = static_cast<std::size_t>(model_->spec().width);
+  for (const std::int32_t chunk : {1, 5, rows}) {
+    const int pages = static_cast<int>(batch_.ids.size() / 16 + 1);
+    KvCache cache(model_->spec(), pages, 16, 1, true);
+    for (std::int32_t begin = 0; begin < rows; begin += chunk) {
+      const std::int32_t end = std::min(rows, begin + chunk);
+      CachedBatch part;
+      part.ids.assign(batch_.ids.begin() + begin, batch_.ids.begin() + end);
+      part.positions.assign(batch_.positions.begin() + begin, batch_.positions.begin() + end);
+      part.segments.push_back({0, end - begin, begin, page_list(0, pages), 0});
+      Trace passed;
+      (void)model_->forward(part, cache, &passed);
+      const auto got = values(model_->predict_further(part, std::span(batch_.ids).subspan(static_cast<std::size_t>(begin) + 1, static_cast<std::size_t>(end - begin)), 0, passed, cache));
+      for (std::size_t i = 0; i < got.size(); ++i)
+        ASSERT_EQ(got[i], expected[static_cast<std::size_t>(begin) * width + i]) << "row " << begin + static_cast<std::int32_t>(i / width);
+    }
+  }
+}
+
 TEST_P(FamilyTest, RecurrentStatesAfterTheWholeText) {
   const ModelSpec& spec = model_->spec();
   const int pages = static_cast<int>(batch_.ids.size() / 16 + 1);

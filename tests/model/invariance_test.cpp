@@ -1,4 +1,6 @@
 // Bits are a contract: what else is computed, in which pieces, on how many threads, never changes a row.
+#include <ATen/ops/full.h>
+
 #include <set>
 
 #include "kernels/isa.h"
@@ -7,10 +9,11 @@
 namespace troupe::model::test {
 namespace {
 
-class Invariance : public ::testing::TestWithParam<const char*> {
+class Invariance : public ::testing::TestWithParam<std::tuple<const char*, kernels::Precision>> {
  protected:
   void SetUp() override {
-    model_ = std::make_unique<Model>(golden_model(GetParam()));
+    model_ = std::make_unique<Model>(golden_model(std::get<0>(GetParam())));
+    model_->set_precision(std::get<1>(GetParam()));
     width_ = static_cast<std::size_t>(model_->spec().vocab_size);
     first_ = random_ids(1, 37, 192);
     second_ = random_ids(2, 61, 192);
@@ -124,7 +127,61 @@ TEST_P(Invariance, ScoresDoNotDependOnTheRowsAroundThem) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Invariance, ::testing::ValuesIn(kFixtures));
+INSTANTIATE_TEST_SUITE_P(Fixtures, Invariance,
+                         ::testing::Combine(::testing::ValuesIn(kFixtures),
+                                            ::testing::Values(kernels::Precision::kFloat32,
+                                                              kernels::Precision::kBfloat16)));
+
+/// Log-probs of the next tokens and the gradient of their mean by every parameter.
+std::vector<std::vector<float>> scores_and_gradients(Model& model, const Batch& batch) {
+  model.set_trainable(true);
+  const auto next = next_tokens(batch);
+  const auto count = static_cast<std::int64_t>(next.targets.size());
+  const TokenScores scores = model.score(model.forward(batch).narrow(0, 0, count), next.targets);
+  std::vector<std::vector<float>> all = {values(scores.logprob)};
+  tensor::backward(std::array{scores.logprob}, std::array{at::full({count}, 1.0 / static_cast<double>(count))});
+  for (const Parameter& parameter : model.parameters())
+    all.push_back(parameter.value.grad().defined() ? values(parameter.value.grad()) : std::vector<float>());
+  model.clear_gradients();
+  return all;
+}
+
+TEST(Precision, RoundsEveryProductAndChangesNothingElse) {
+  for (const char* name : {"qwen3/base", "llama3/base"}) {
+    Model model = golden_model(name);
+    const Batch batch = one_document(random_ids(9, 48, 192));
+    const auto exact = scores_and_gradients(model, batch);
+    model.set_precision(kernels::Precision::kBfloat16);
+    const auto rounded = scores_and_gradients(model, batch);
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const std::string what = i == 0 ? "log-probs" : model.parameters()[i - 1].name;
+      EXPECT_NE(rounded[i], exact[i]) << what;
+      EXPECT_LT(relative_difference(rounded[i], exact[i]), i == 0 ? 0.01 : 0.1) << what;
+    }
+    EXPECT_EQ(scores_and_gradients(model, batch), rounded) << "run to run";
+    Model copy = model.clone();
+    EXPECT_EQ(copy.precision(), kernels::Precision::kBfloat16);
+    EXPECT_EQ(logits_of(copy, batch), logits_of(model, batch));
+    model.set_precision(kernels::Precision::kFloat32);
+    EXPECT_EQ(scores_and_gradients(model, batch), exact) << "and back";
+  }
+}
+
+TEST(Gradients, DoNotDependOnThreads) {
+  const int before = kernels::max_threads();
+  for (const char* name : {"qwen3/base", "qwen3_moe/base", "deepseek_v3/base"}) {
+    for (const auto precision : {kernels::Precision::kFloat32, kernels::Precision::kBfloat16}) {
+      Model model = golden_model(name);
+      model.set_precision(precision);
+      const Batch batch = one_document(random_ids(10, 64, 192));
+      kernels::set_max_threads(1);
+      const auto one = scores_and_gradients(model, batch);
+      kernels::set_max_threads(2);
+      EXPECT_EQ(scores_and_gradients(model, batch), one) << name;
+    }
+  }
+  kernels::set_max_threads(before);
+}
 
 TEST(Registry, EveryFamilyHasAFixture) {  // so that what this file promises holds for every row
   std::set<std::string> tested;

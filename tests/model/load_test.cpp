@@ -293,6 +293,45 @@ TEST_F(FamilyLoadTest, Fp4ExpertsAndBlocksOfMxfp4AreRead) {
   EXPECT_THAT(refusal(), HasSubstr("but its scale '" + gate_up + "_scales' is missing"));
 }
 
+// As FP8 releases of Qwen3.5 have them; the block for further tokens keeps its experts together here.
+TEST_F(FamilyLoadTest, ExpertsMayBeStoredOneByOne) {
+  take("qwen3_5_moe/base");
+  const Model together = value_or_die(load_model(folder_.path()));
+  std::vector<std::string> names;
+  const auto split = [&](bool whole) {
+    change([&](auto& tensors) {
+      std::vector<typename std::remove_reference_t<decltype(tensors)>::value_type> apart;
+      for (const auto& t : tensors) {
+        const bool gate_up = t.name.ends_with("layers.1.mlp.experts.gate_up_proj"), down = t.name.ends_with("layers.1.mlp.experts.down_proj");
+        if (!gate_up && !down) continue;
+        const std::string before = t.name.substr(0, t.name.rfind('.') + 1);
+        const std::int64_t experts = t.shape[0], rows = t.shape[1] / (gate_up ? 2 : 1), columns = t.shape[2];
+        const std::size_t bytes = t.bytes.size() / static_cast<std::size_t>(experts * (gate_up ? 2 : 1));
+        std::size_t at = 0;
+        for (std::int64_t e = 0; e < experts; ++e)
+          for (const char* part : gate_up ? std::vector<const char*>{"gate_proj", "up_proj"} : std::vector<const char*>{"down_proj"}) {
+            apart.push_back(t);
+            apart.back().name = before + std::to_string(e) + "." + part + ".weight";
+            apart.back().shape = {rows, columns};
+            apart.back().bytes = t.bytes.subspan(bytes * at++, bytes);
+          }
+        names.push_back(t.name);
+      }
+      ASSERT_FALSE(apart.empty());
+      std::erase_if(tensors, [&](const auto& t) { return std::find(names.begin(), names.end(), t.name) != names.end(); });
+      if (!whole) apart.pop_back();
+      tensors.insert(tensors.end(), apart.begin(), apart.end());
+    });
+  };
+  split(true);
+  const Model apart = value_or_die(load_model(folder_.path()));
+  ASSERT_EQ(names.size(), 2u);
+  for (const Parameter& parameter : together.parameters()) EXPECT_EQ(values(parameter.value), values(*apart.find(parameter.name))) << parameter.name;
+  take("qwen3_5_moe/base");
+  split(false);
+  EXPECT_THAT(refusal(), HasSubstr("is missing"));
+}
+
 TEST_F(FamilyLoadTest, BlocksForFurtherTokensMayBeLeftOut) {
   take("qwen3_5/base");
   change([](auto& tensors) { std::erase_if(tensors, [](const auto& t) { return t.name.starts_with("mtp."); }); });

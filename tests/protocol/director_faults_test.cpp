@@ -408,5 +408,15 @@ TEST(DirectorFaults, WorkersUpToTheLimitAndLeastLoadedFirst) {
   EXPECT_EQ(bench.director.stats().waiting, 2u) << "8 groups of 2, room for 6";
 }
 
+// A clock that is put back makes a timer come early. It is spent, so the next one must be asked for.
+TEST(DirectorFaults, AWakeThatComesEarlyAsksForTheNextOne) {
+  DirectorBench bench;
+  bench.begin(small_plan(1, 2), 1);
+  for (const Duration back : {10ms, 4000ms}) {
+    bench.now -= back;
+    EXPECT_EQ(all<ArmTimer>(bench.send(Wake{})).size(), 1u) << "put back by " << format_duration(back);
+  }
+}
+
 } // namespace
 } // namespace troupe::protocol

@@ -298,5 +298,21 @@ TEST(Membership, ABusyWorkThreadThatDoesNotMoveIsStuck) {
   EXPECT_THAT(all<KillWorker>(effects)[0].reason, HasSubstr("stuck"));
 }
 
+// A clock that is put back makes a timer come early. It is spent, so the next one must be asked for.
+TEST(Membership, AWakeThatComesEarlyAsksForTheNextOne) {
+  Company c;
+  c.send(NodeJoined{kNode1});
+  c.scale(1);
+  c.send(Exited{rollout_worker(0), "crash"});
+  const auto armed = all<ArmTimer>(c.send(Exited{rollout_worker(0), "crash"}));
+  for (const Duration back : {10ms, 4000ms}) {
+    c.now -= back;
+    const auto again = all<ArmTimer>(c.send(Wake{}));
+    ASSERT_EQ(again.size(), 1u) << "put back by " << format_duration(back);
+    EXPECT_GT(again[0].at, c.now);
+    if (!armed.empty()) EXPECT_EQ(again[0].at, armed.back().at);
+  }
+}
+
 } // namespace
 } // namespace troupe::protocol

@@ -262,6 +262,12 @@ TEST(RunDirector, AMeshThatIsNeverReadyIsRebuilt) {
   EXPECT_EQ(play.story.back(), "mesh e1.s0");
   play.send(MeshReady{{0, 0}});
   EXPECT_EQ(play.story.back(), "mesh e1.s0") << "the mesh of the old epoch";
+  for (int i = 2; i < 5; ++i) {
+    play.now += 2min;
+    play.send(Wake{});
+    EXPECT_FALSE(play.ended) << "no step was under way: none is poison";
+    EXPECT_EQ(play.story.back(), "mesh e" + std::to_string(i) + ".s0");
+  }
 }
 
 TEST(RunDirector, ABrokenRunFailsWithItsReason) {

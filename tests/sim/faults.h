@@ -24,8 +24,11 @@ enum class FaultKind : std::uint8_t {
   kFreezeRank,
   kFreezeWriter,
   kFreezeHead,
+  kFreezeAgent,
   kClockOfHead,   ///< The clock of one node jumps ahead by `lasts`.
   kClockOfRank,
+  kClockBackOfHead,  ///< Back by `lasts`.
+  kClockBackOfRank,
   kFullDisk,      ///< For `lasts`: neither control log nor checkpoints can be written.
   kScale,         ///< `troupe scale rollout=<pick % 7>`: no fault, but it comes at a bad moment.
   kStop,          ///< `troupe stop`, then --resume.

@@ -39,13 +39,6 @@ void Head::hear(WorkerId, const rollout::Event& event) {
   });
 }
 
-void Head::hear(WorkerId from, const run::Event& event) {
-  receive([this, from, event] {
-    if (!rank() || rank()->id != from) return;
-    if (const auto* ready = std::get_if<run::MeshReady>(&event)) mesh_ready(ready->version);
-  });
-}
-
 void Head::hear(WorkerId, const checkpoint::Event& event) {
   receive([this, event] {
     feed(checkpoints_, event);
@@ -71,20 +64,6 @@ void Head::step_done(const rollout::StepDone& done) {
   check();
 }
 
-void Head::mesh_ready(PolicyVersion version) {
-  if (!mesh_ || version != mesh_->version) return;
-  const run::BuildMesh wanted = *std::exchange(mesh_, std::nullopt);
-  if (std::exchange(rolled_back_, false)) {
-    oldest_.clear();
-    prefixes_.clear();
-    feed(rollouts_, rollout::Event{rollout::RolledBack{
-                        version, wanted.from_commit ? disk_.commits.at(*wanted.from_commit).ledger : start_ledger_}});
-  } else {
-    feed(rollouts_, rollout::Event{rollout::TrainerReady{version}});
-  }
-  feed(run_, run::Event{run::MeshReady{version}});
-}
-
 // ---- the processes of the machine
 
 template <class P>
@@ -93,9 +72,16 @@ std::shared_ptr<P> Head::process(WorkerId id) const {
   return it == machine_.agent->children.end() ? nullptr : std::dynamic_pointer_cast<P>(it->second);
 }
 
-std::shared_ptr<RankProcess> Head::rank() const {
+std::vector<std::shared_ptr<RankProcess>> Head::ranks() const {
+  std::vector<std::shared_ptr<RankProcess>> found;
   for (const auto& [id, child] : machine_.agent->children)
-    if (id.role == Role::kRank && child->alive && joined_.contains(id)) return process<RankProcess>(id);
+    if (id.role == Role::kRank && child->alive && joined_.contains(id)) found.push_back(process<RankProcess>(id));
+  return found;
+}
+
+std::shared_ptr<RankProcess> Head::rank() const {
+  for (const auto& one : ranks())
+    if (one->id.index == 0) return one;
   return nullptr;
 }
 
@@ -137,7 +123,7 @@ void Head::perform(const rollout::RequestTrainStep& e) {
   check_batch(e);
   batch_ = e;
   log_record(control::Ordered{e.from, e.prompts});  // before the rank can make it
-  order<RankProcess>(rank(), [e](RankProcess& r) { r.train_rl(e); });
+  for (const auto& one : ranks()) order<RankProcess>(one, [e](RankProcess& r) { r.train_rl(e); });
 }
 
 void Head::perform(const rollout::StartPublish& e) {
@@ -178,27 +164,32 @@ void Head::perform(const rollout::Fail& e) { feed(run_, run::Event{run::Broken{e
 // ---- effects of membership: the agent
 
 void Head::perform(const membership::StartWorker& e) {
-  world_.log("start " + to_string(e.worker));
-  const std::shared_ptr<Agent> agent = machine_.agent;
-  for (const auto& [id, child] : agent->children)
-    require(id.role != e.worker.role || id.index != e.worker.index || !child->alive, "one process of a name at a time");
+  machine_.agent->deliver([this, agent = machine_.agent, line = line_, id = e.worker] {
+    if (agent->line == line) start_process(*agent, id);
+  });
+}
+
+void Head::start_process(Agent& agent, WorkerId id) {
+  world_.log("start " + to_string(id));
+  for (const auto& [other, child] : agent.children)
+    require(other.role != id.role || other.index != id.index || !child->alive, "one process of a name at a time");
   std::shared_ptr<Process> made;
-  if (e.worker.role == Role::kRollout) {
+  if (id.role == Role::kRollout) {
     // Weak: the agent owns the worker.
-    const auto find_rank = [of = std::weak_ptr(agent)]() -> std::shared_ptr<RankProcess> {
+    const auto find_rank = [of = std::weak_ptr(machine_.agent)]() -> std::shared_ptr<RankProcess> {
       const auto owner = of.lock();
       if (!owner) return nullptr;
-      for (const auto& [id, child] : owner->children)
-        if (id.role == Role::kRank && child->alive) return std::dynamic_pointer_cast<RankProcess>(child);
+      for (const auto& [other, child] : owner->children)
+        if (other.role == Role::kRank && other.index == 0 && child->alive) return std::dynamic_pointer_cast<RankProcess>(child);
       return nullptr;
     };
-    made = std::make_shared<RolloutProcess>(world_, e.worker, scenario_.sample_failures, find_rank);
-  } else if (e.worker.role == Role::kRank) {
-    made = std::make_shared<RankProcess>(world_, e.worker);
+    made = std::make_shared<RolloutProcess>(world_, id, scenario_.sample_failures, find_rank);
+  } else if (id.role == Role::kRank) {
+    made = std::make_shared<RankProcess>(world_, id, machine_.rings);
   } else {
-    made = std::make_shared<WriterProcess>(world_, e.worker, disk_);
+    made = std::make_shared<WriterProcess>(world_, id, disk_);
   }
-  agent->children[e.worker] = made;
+  agent.children[id] = made;
   machine_.ever_started.push_back(made);
   made->start(line_);
 }
@@ -220,7 +211,9 @@ void Head::perform(const membership::KillWorker& e) {
   world_.log("kill " + to_string(e.worker) + ": " + e.reason);
   killing_since_.try_emplace(e.worker, now());
   world_.send([this, agent = machine_.agent, line = line_, id = e.worker] {
-    if (agent->line == line) machine_.end_process(id, "killed by signal 9");
+    agent->deliver([this, agent, line, id] {
+      if (agent->line == line) machine_.end_process(id, "killed by signal 9");
+    });
   });
 }
 
@@ -240,7 +233,7 @@ void Head::perform(const membership::Gone& e) {
     order<RankProcess>(rank(), [id = e.worker](RankProcess& r) { r.store(publication::ReaderGone{id}); });
     feed(rollouts_, rollout::Event{rollout::WorkerGone{e.worker, e.reason}});
   } else if (e.worker.role == Role::kRank) {
-    feed(run_, run::Event{run::RankLost{to_string(e.worker), ""}});
+    feed(mesh_, mesh::Event{mesh::Left{e.worker, e.reason, ""}});
   } else {
     feed(checkpoints_, checkpoint::Event{checkpoint::WriterLost{e.reason}});
   }
@@ -284,22 +277,7 @@ void Head::perform(const run::BuildMesh& e) {
   if (!e.held) require(disk_.epochs.insert(e.version.epoch).second, "no epoch is used twice");
   const PolicyVersion from = e.held ? e.version : e.from_commit.value_or(PolicyVersion{});
   require(!disk_.acknowledged || from >= *disk_.acknowledged, "no committed step is lost");
-  mesh_ = e;
-  load_rank();
-}
-
-void Head::load_rank() {
-  const auto rank_now = rank();
-  if (!mesh_ || !rank_now) return;
-  Trained state = mesh_->from_commit ? disk_.commits.at(*mesh_->from_commit).trained : Trained{};
-  state.version = mesh_->version;
-  const auto fail = [this, id = rank_now->id] { machine_.end_process(id, "the head takes it to hold what it does not hold"); };
-  // It may be told twice (at the order, and when it joins); then the first order is the one that counts.
-  world_.after(world_.millis(20, 200), [this, rank_now, line = line_, state, mesh = *mesh_, fail] {
-    rank_now->deliver([this, rank_now, line, state, mesh, fail] {
-      if (rank_now->line() == line && mesh_ && mesh_->version == mesh.version) rank_now->build(mesh, state, fail);
-    });
-  });
+  feed(mesh_, mesh::Event{mesh::Wanted{e}});
 }
 
 void Head::perform(const run::StartStage& e) {
@@ -313,12 +291,12 @@ void Head::perform(const run::StartStage& e) {
 
 void Head::perform(const run::TrainStep& e) {
   log_record(control::Ordered{e.from, {}});
-  world_.send_reliably(2, [rank_now = rank(), line = line_, from = e.from] {
-    if (!rank_now) return;
-    rank_now->deliver([rank_now, line, from] {
-      if (rank_now->line() == line) rank_now->train_alone(from);
+  for (const auto& one : ranks())
+    world_.send_reliably(20 + one->id.index, [one, line = line_, from = e.from] {
+      one->deliver([one, line, from] {
+        if (one->line() == line) one->train_alone(from);
+      });
     });
-  });
 }
 
 void Head::perform(const run::StartEvaluation& e) {
@@ -345,6 +323,7 @@ void Head::perform(const run::Rollback& e) {
   rolled_back_ = true;
   saving_.reset();
   batch_.reset();
+  feed(mesh_, mesh::Event{mesh::Dropped{e.reason}});
   feed(rollouts_, rollout::Event{rollout::TrainerLost{e.reason}});
   feed(checkpoints_, checkpoint::Event{checkpoint::NewEpoch{e.epoch, 1}});
 }

@@ -13,9 +13,11 @@
 
 #include "protocol/checkpoint_commit.h"
 #include "protocol/membership.h"
+#include "protocol/mesh.h"
 #include "protocol/rollout_director.h"
 #include "protocol/run_director.h"
 #include "sim/processes.h"
+#include "sim/ranks.h"
 #include "sim/world.h"
 
 namespace troupe::sim {
@@ -26,6 +28,7 @@ struct Scenario {
   std::vector<protocol::StageSpec> stages;
   std::uint32_t workers = 2;
   std::uint32_t spares = 0;
+  std::uint32_t ranks = 1;
   std::uint64_t problems = 3;
   double sample_failures = 0;
 };
@@ -36,12 +39,17 @@ struct Machine {
   Disk disk;
   std::shared_ptr<Agent> agent;
   std::vector<std::shared_ptr<void>> ever_started;  ///< Actions under way still refer to the dead.
+  Rings rings;
+  std::uint64_t meshes = 0;  ///< The newest one.
 
   /// The process is over; the agent sees it, and says so to the head it knows.
   void end_process(WorkerId id, const std::string& reason);
   /// Everybody dies.
   void end_agent();
 };
+
+/// How long a connection may be silent before it counts as lost.
+inline constexpr Duration kLinkPatience = std::chrono::seconds(3);
 
 class Head final : public HeadEar {
  public:
@@ -59,10 +67,12 @@ class Head final : public HeadEar {
   void die();  ///< kill -9.
 
   void hear(WorkerId from, const protocol::rollout::Event& event) override;
-  void hear(WorkerId from, const protocol::run::Event& event) override;
+  void hear(WorkerId from, const protocol::mesh::Event& event) override;
   void hear(WorkerId from, const protocol::checkpoint::Event& event) override;
   void hear(WorkerId from, const protocol::membership::Event& event) override;
   void hello(WorkerId from, std::optional<PolicyVersion> holds, bool adopted) override;
+  void store_set(std::uint64_t mesh, const std::string& key, const std::string& value) override;
+  void store_get(WorkerId from, std::uint64_t mesh, std::uint64_t request, const std::string& key) override;
 
   [[nodiscard]] const std::optional<protocol::run::Ended>& ended() const { return ended_; }
   [[nodiscard]] bool alive() const { return alive_; }
@@ -73,7 +83,7 @@ class Head final : public HeadEar {
   [[nodiscard]] const std::shared_ptr<Line>& line() const { return line_; }
   /// What reached it while it was frozen and will not be done: it refers to the head itself.
   void drop_inbox() { inbox_.clear(); }
-  [[nodiscard]] std::shared_ptr<RankProcess> rank() const;
+  [[nodiscard]] std::shared_ptr<RankProcess> rank() const;  ///< rank/0.
   [[nodiscard]] std::string progress() const;
   [[nodiscard]] std::uint32_t epoch() const { return run_.epoch(); }
 
@@ -86,13 +96,16 @@ class Head final : public HeadEar {
   template <class Core, class Effects>
   void perform_all(Core& core, const Effects& effects);
   void step_done(const protocol::rollout::StepDone& done);
-  void mesh_ready(PolicyVersion version);
+
+  void rank_adopted(WorkerId id, std::optional<PolicyVersion> holds);
+  void send_answers(const std::vector<protocol::MeshStore::Answer>& answers);
 
   void begin_cold(const std::string& why_not_warm);
   void begin_warm(PolicyVersion rank);
   void want_workers();
   void serve_with(std::uint32_t rollouts);
   void start_agent();
+  void start_process(Agent& agent, WorkerId id);
   void register_worker(WorkerId id);
 
   // effects, one overload each; what needs nothing is taken by the template
@@ -124,6 +137,10 @@ class Head final : public HeadEar {
   void perform(const protocol::checkpoint::Write& e);
   void perform(const protocol::checkpoint::Saved& e);
   void perform(const protocol::checkpoint::NotSaved& e);
+  void perform(const protocol::mesh::Build& e);
+  void perform(const protocol::mesh::Whole& e);
+  void perform(const protocol::mesh::Abort& e);
+  void perform(const protocol::mesh::Lost& e);
   void perform(const protocol::run::BuildMesh& e);
   void perform(const protocol::run::StartStage& e);
   void perform(const protocol::run::TrainStep& e);
@@ -138,12 +155,12 @@ class Head final : public HeadEar {
   /// An order over a lossy link to a process that is connected to this head.
   template <class P>
   void order(const std::shared_ptr<P>& process, std::function<void(P&)> action);
-  void load_rank();
   void check();
   void check_batch(const protocol::rollout::RequestTrainStep& e);
   template <class P>
   [[nodiscard]] std::shared_ptr<P> process(WorkerId id) const;
   [[nodiscard]] std::shared_ptr<WriterProcess> writer() const;
+  [[nodiscard]] std::vector<std::shared_ptr<RankProcess>> ranks() const;
   [[nodiscard]] TimePoint now() const { return machine_.world.now() + skew_; }
 
   Machine& machine_;
@@ -161,6 +178,8 @@ class Head final : public HeadEar {
   protocol::RolloutDirector rollouts_;
   protocol::Membership membership_;
   protocol::CheckpointCommit checkpoints_;
+  protocol::Mesh mesh_;
+  protocol::MeshStore mesh_store_;
 
   std::shared_ptr<Line> line_ = std::make_shared<Line>();
   bool begun_ = false, warm_begin_ = false, step_ahead_ = false;
@@ -169,7 +188,7 @@ class Head final : public HeadEar {
   std::vector<std::pair<WorkerId, std::optional<PolicyVersion>>> early_, before_node_;
   std::map<WorkerId, std::optional<PolicyVersion>> joined_;  // and what they held when they came
   std::map<WorkerId, TimePoint> draining_since_, killing_since_;
-  std::optional<protocol::run::BuildMesh> mesh_;
+  std::map<std::uint32_t, PolicyVersion> adopted_ranks_;
   bool rolled_back_ = false;
   std::optional<protocol::rollout::RequestTrainStep> batch_;
   std::optional<Commit> saving_;

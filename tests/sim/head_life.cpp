@@ -13,7 +13,7 @@ namespace {
 
 constexpr NodeId kNode{1};
 constexpr Duration kAdoptWait = 5s;
-constexpr Duration kPatience = 3s;  // of a connection whose other end is silent
+constexpr Duration kMeshPatience = 4s;
 
 RolloutOptions rollout_options() {
   RolloutOptions o;
@@ -58,16 +58,20 @@ RunOptions run_options() {
 void Machine::end_process(WorkerId id, const std::string& reason) {
   const auto child = agent->children.find(id);
   if (child == agent->children.end()) return;
-  if (std::exchange(child->second->alive, false)) world.log(to_string(id) + " ends: " + reason);
-  if (const auto line = agent->line; line && agent->alive)
-    world.send_reliably(1, [line, id, reason] {
+  if (child->second->alive) world.log(to_string(id) + " ends: " + reason);
+  child->second->end();
+  agent->deliver([this, id, reason, seen = agent] {
+    if (!seen->line) return;
+    world.send_reliably(1, [line = seen->line, id, reason] {
       if (line->head) line->head->hear(id, membership::Event{membership::Exited{id, reason}});
     });
+  });
 }
 
 void Machine::end_agent() {
   agent->alive = false;
-  for (const auto& [id, child] : agent->children) child->alive = false, child->drop_inbox();
+  agent->inbox.clear();
+  for (const auto& [id, child] : agent->children) child->end(), child->drop_inbox();
 }
 
 Head::Head(Machine& machine, const Scenario& scenario)
@@ -80,7 +84,8 @@ Head::Head(Machine& machine, const Scenario& scenario)
       run_(run_options(), scenario.stages),
       rollouts_(rollout_options(), {}),
       membership_(membership_options(scenario)),
-      checkpoints_(checkpoint_options(), 0, 1) {
+      checkpoints_(checkpoint_options(), 0, 1),
+      mesh_(scenario.ranks, 0, kMeshPatience) {
   line_->head = this;
 }
 
@@ -99,6 +104,7 @@ bool Head::start() {
   for (auto it = disk_.commits.rbegin(); warm_ && it != disk_.commits.rend() && !warm_commit_; ++it)
     if (may_return_to(*warm_, it->first, it->second.ledger)) warm_commit_ = it->second.position;
   if (!log_record(control::Term{disk_.log.term + 1})) return false;
+  mesh_ = Mesh(scenario_.ranks, static_cast<std::uint64_t>(disk_.log.term) << 32, kMeshPatience);
   checkpoints_ = CheckpointCommit(checkpoint_options(), start_epoch_, 1);
   rollouts_ = RolloutDirector(rollout_options(), start_ledger_);
   if (!warm_) return begin_cold(""), true;
@@ -143,7 +149,7 @@ void Head::begin_warm(PolicyVersion rank) {
 void Head::want_workers() {
   for (const Role role : {Role::kRank, Role::kRollout, Role::kCheckpointWriter}) {
     const auto scaled = start_wanted_.find(role);
-    const std::uint32_t usual = role == Role::kRollout ? scenario_.workers : 1;
+    const std::uint32_t usual = role == Role::kRollout ? scenario_.workers : role == Role::kRank ? scenario_.ranks : 1;
     const bool was_scaled = scaled != start_wanted_.end();
     const membership::SetWanted wanted{role, was_scaled ? scaled->second.count : usual, was_scaled ? scaled->second.generation : 1};
     if (role == Role::kRollout) serve_with(wanted.count);
@@ -175,17 +181,17 @@ void Head::agent_hello(const std::shared_ptr<Agent>& agent) {
     const bool adopted = warm_ && !begun_;
     feed(membership_, membership::Event{membership::NodeJoined{kNode}});
     if (!adopted) return;
-    bool rank = false;
+    std::uint32_t ranks = 0;
     for (const auto& [id, child] : machine_.agent->children) {
       if (!child->alive) {
         feed(membership_, membership::Event{membership::Known{id}});
         continue;
       }
       feed(membership_, membership::Event{membership::Adopt{id, kNode}});
-      rank = rank || id.role == Role::kRank;
+      ranks += id.role == Role::kRank ? 1 : 0;
     }
     for (const auto& [id, holds] : std::exchange(before_node_, {})) hello(id, holds, true);
-    if (!rank) begin_cold("the rank has died");
+    if (ranks < scenario_.ranks) begin_cold("a rank has died");
   });
 }
 
@@ -201,8 +207,7 @@ void Head::hello(WorkerId from, std::optional<PolicyVersion> holds, bool adopted
     joined_[from] = holds;
     if (begun_ || !adopted) return register_worker(from);
     if (from.role != Role::kRank) return early_.emplace_back(from, holds), void();
-    early_.insert(early_.begin(), {from, holds});
-    begin_warm(holds.value_or(PolicyVersion{}));
+    rank_adopted(from, holds);
   });
 }
 
@@ -211,7 +216,7 @@ void Head::register_worker(WorkerId id) {
   feed(membership_, membership::Event{membership::Registered{id}});
   if (id.role == Role::kRollout) return feed(rollouts_, rollout::Event{rollout::WorkerJoined{id, joined_[id]}});
   if (id.role == Role::kCheckpointWriter) feed(checkpoints_, checkpoint::Event{checkpoint::WriterJoined{}});
-  if (id.role == Role::kRank) load_rank();
+  if (id.role == Role::kRank) feed(mesh_, mesh::Event{mesh::Joined{id}});
   feed(membership_, membership::Event{membership::Serving{id}});
 }
 
@@ -238,8 +243,8 @@ void Head::freeze(Duration time) {
   world_.log("freeze the head");
   frozen_ = true;
   const std::uint64_t number = ++freezes_;
-  if (time >= kPatience)
-    world_.after(kPatience, [this, number, agent = machine_.agent] {
+  if (time >= kLinkPatience)
+    world_.after(kLinkPatience, [this, number, agent = machine_.agent] {
       if (!frozen_ || number != freezes_ || !alive_) return;
       agent->line.reset();
       for (const auto& [id, child] : agent->children) child->deliver([child = child, line = line_] { child->lose_head(line); });
@@ -248,20 +253,23 @@ void Head::freeze(Duration time) {
     if (number != freezes_ || !alive_) return;
     frozen_ = false;
     for (auto& action : std::exchange(inbox_, {})) receive(std::move(action));
-    if (time >= kPatience) agent_gone(counted_on_, "the connection to it is gone");
+    if (time >= kLinkPatience) agent_gone(counted_on_, "the connection to it is gone");
   });
 }
 
 void Head::jump_clock(Duration by) {
-  world_.log("the head's clock jumps");
+  world_.log(by < Duration{} ? "the head's clock goes back" : "the head's clock jumps");
   skew_ += by;
-  for (auto& [id, since] : draining_since_) since += by;
-  for (auto& [id, since] : killing_since_) since += by;
-  saving_since_ += by;
+  // Deadlines are of this clock: what it is put back by comes on top of them.
+  const Duration ahead = std::max(by, Duration{});
+  for (auto& [id, since] : draining_since_) since += ahead;
+  for (auto& [id, since] : killing_since_) since += ahead;
+  saving_since_ += ahead;
   receive([this] { feed(membership_, Wake{}); });
   receive([this] { feed(rollouts_, Wake{}); });
   receive([this] { feed(checkpoints_, Wake{}); });
   receive([this] { feed(run_, Wake{}); });
+  receive([this] { feed(mesh_, Wake{}); });
 }
 
 void Head::agent_gone(const std::shared_ptr<Agent>& agent, const std::string& how) {

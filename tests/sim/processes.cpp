@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "sim/ranks.h"
+
 namespace troupe::sim {
 
 using namespace protocol;
@@ -70,6 +72,20 @@ void Process::greet(std::optional<PolicyVersion> holds, bool adopted) {
   });
 }
 
+void Process::store_set(std::uint64_t mesh, const std::string& key, const std::string& value) {
+  if (!line_) return;
+  world_.send_reliably(id.index + 200, [line = line_, mesh, key, value] {
+    if (line->head) line->head->store_set(mesh, key, value);
+  });
+}
+
+void Process::store_get(std::uint64_t mesh, std::uint64_t request, const std::string& key) {
+  if (!line_) return;
+  world_.send_reliably(id.index + 200, [line = line_, from = id, mesh, request, key] {
+    if (line->head) line->head->store_get(from, mesh, request, key);
+  });
+}
+
 void Process::heartbeat() {
   if (!alive) return;
   if (!frozen_) {
@@ -77,6 +93,19 @@ void Process::heartbeat() {
     beat();
   }
   world_.after(200ms, [this] { heartbeat(); });
+}
+
+// ---- node agent
+
+void Agent::deliver(std::function<void()> action) {
+  if (!alive) return;
+  if (frozen) inbox.push_back(std::move(action));
+  else action();
+}
+
+void Agent::thaw() {
+  if (!std::exchange(frozen, false)) return;
+  for (auto& action : std::exchange(inbox, {})) deliver(std::move(action));
 }
 
 // ---- checkpoint writer
@@ -96,123 +125,6 @@ void WriterProcess::write(std::uint64_t save, Commit commit) {
       if (!disk_.newest || *disk_.newest < version) disk_.newest = version;  // whether or not the answer arrives
       world_.log("commit " + to_string(version));
       tell(checkpoint::Event{checkpoint::Written{save}});
-    });
-  });
-}
-
-// ---- rank
-
-RankProcess::RankProcess(World& world, WorkerId name) : Process(world, name), store_(options()) {}
-
-PublicationOptions RankProcess::options() {
-  PublicationOptions o;
-  o.lease = 3s;
-  o.leases_max = 16;
-  return o;
-}
-
-void RankProcess::adopted(std::function<void(std::optional<PolicyVersion>)> say) {
-  const auto holds = [this] { return loaded_ ? std::optional(trained_.version) : std::nullopt; };
-  if (!running_) return say(holds());
-  say_ = [say = std::move(say), holds](std::optional<PolicyVersion>) { say(holds()); };  // what is under way is done first
-}
-
-void RankProcess::build(const run::BuildMesh& order, const Trained& state, std::function<void()> fail) {
-  if (order.held) {
-    if (!loaded_ || trained_.version != order.version) return fail();
-    return tell_reliably(run::Event{run::MeshReady{order.version}});
-  }
-  trained_ = state;
-  loaded_ = true;
-  ++loads_;
-  running_.reset();
-  store(publication::NewEpoch{state.version.epoch});
-  copy_weights();
-  tell_reliably(run::Event{run::MeshReady{state.version}});
-}
-
-void RankProcess::start_publish(PolicyVersion version) {
-  if (loaded_) store(publication::Publish{version});
-}
-
-void RankProcess::train_rl(const rollout::RequestTrainStep& request) {
-  if (!loaded_ || running_ || request.from.epoch != trained_.version.epoch) return;
-  if (request.from < trained_.version) return tell(rollout::Event{rollout::StepDone{trained_.version}});
-  if (trained_.version != request.from) return;
-  begin_step(request.from, request.prompts, true);
-}
-
-void RankProcess::train_alone(PolicyVersion from) {
-  if (loaded_ && !running_ && trained_.version == from) begin_step(from, {}, false);
-}
-
-void RankProcess::begin_step(PolicyVersion from, std::vector<std::uint64_t> prompts, bool rl) {
-  running_ = from;
-  world_.after(world_.millis(50, 600), [this, prompts = std::move(prompts), rl, n = loads_] {
-    deliver([this, n, prompts, rl] { finish_step(n, prompts, rl); });
-  });
-}
-
-void RankProcess::finish_step(std::uint64_t incarnation, const std::vector<std::uint64_t>& prompts, bool rl) {
-  if (incarnation != loads_) return;
-  running_.reset();
-  ++trained_.version.step;
-  for (const std::uint64_t prompt : prompts) {
-    const bool twice = std::find(trained_.prompts.begin(), trained_.prompts.end(), prompt) != trained_.prompts.end();
-    require(!twice, "prompt " + std::to_string(prompt) + " is trained twice");
-    trained_.prompts.push_back(prompt);
-  }
-  world_.log("rank: step to " + to_string(trained_.version));
-  const rollout::Event done = rollout::StepDone{trained_.version};
-  if (rl) tell(done);  // asked for again when it is lost
-  else tell_reliably(done);
-  copy_weights();
-  if (const auto say = std::exchange(say_, nullptr)) say(std::nullopt);
-}
-
-void RankProcess::copy_state(std::uint64_t save, PolicyVersion version, const std::shared_ptr<WriterProcess>& writer) {
-  if (!loaded_ || !writer || !writer->alive) return;
-  if (trained_.version == version) writer->memory[save] = trained_;  // else it is too late, and says so
-  tell(checkpoint::Event{checkpoint::StateCopied{save, 0, trained_.version}});
-}
-
-void RankProcess::jump_clock(Duration by) {
-  skew_ += by;
-  deliver([this] { store(Wake{}); });
-}
-
-void RankProcess::store(const publication::Event& event) {
-  for (const publication::Effect& effect : store_.handle(event, clock())) {
-    if (const auto* renew = std::get_if<publication::RenewSlot>(&effect)) {
-      memory_[renew->slot].first = renew->generation;
-    } else if (const auto* fill = std::get_if<publication::FillSlot>(&effect)) {
-      fill_ = *fill;
-      if (!running_) world_.after(0ms, [this] { deliver([this] { copy_weights(); }); });
-    } else if (const auto* ready = std::get_if<publication::Ready>(&effect)) {
-      tell(rollout::Event{rollout::Published{ready->version}});
-    } else if (const auto* rejected = std::get_if<publication::Rejected>(&effect)) {
-      tell(rollout::Event{rollout::PublishFailed{rejected->version, rejected->error.message}});
-    } else if (const auto* timer = std::get_if<ArmTimer>(&effect)) {
-      world_.after(timer->at - clock(), [this] { deliver([this] { store(Wake{}); }); });
-    } else if (const auto* grant = std::get_if<publication::Grant>(&effect)) {
-      if (readers.contains(grant->reader)) readers[grant->reader](effect);
-    } else if (const auto* refuse = std::get_if<publication::Refuse>(&effect)) {
-      if (readers.contains(refuse->reader)) readers[refuse->reader](effect);
-    }
-  }
-}
-
-// The work thread reaches the order after the step it is at: what it holds then is what it copies.
-void RankProcess::copy_weights() {
-  if (!fill_ || running_) return;
-  const publication::FillSlot order = *std::exchange(fill_, std::nullopt);
-  const PolicyVersion now = trained_.version;
-  const bool fits = now.epoch == order.version.epoch && now >= order.version;
-  if (fits) memory_[order.slot].second = now;  // from here on the bytes change under a reader
-  world_.after(world_.millis(5, 60), [this, order, now, fits] {
-    deliver([this, order, now, fits] {
-      if (fits) store(publication::Filled{order.slot, now});
-      else store(publication::FillFailed{order.slot, order.version, "the trainer holds " + to_string(now)});
     });
   });
 }

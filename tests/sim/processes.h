@@ -1,5 +1,5 @@
 /// @file
-/// The simulated processes: a trainer rank with its weight store, rollout workers, a checkpoint writer, the node agent. They follow the rules
+/// The simulated processes: rollout workers, a checkpoint writer, the node agent; the ranks are in ranks.h. They follow the rules
 /// the real ones must follow (which commands are idempotent, who answers what) and note down what the checks need. They outlive a head.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include "protocol/checkpoint_commit.h"
 #include "protocol/control_log.h"
 #include "protocol/membership.h"
+#include "protocol/mesh.h"
 #include "protocol/rollout_director.h"
 #include "protocol/run_director.h"
 #include "protocol/weight_publication.h"
@@ -52,14 +53,16 @@ struct Disk {
   bool append(const protocol::control::Record& record, TimePoint now);
 };
 
-/// What a head hears. Everything but hello, exits and mesh answers comes over lossy links.
+/// What a head hears. Everything but hello, exits and what builds a mesh comes over lossy links.
 struct HeadEar {
   virtual ~HeadEar() = default;
   virtual void hear(WorkerId from, const protocol::rollout::Event& event) = 0;
-  virtual void hear(WorkerId from, const protocol::run::Event& event) = 0;
+  virtual void hear(WorkerId from, const protocol::mesh::Event& event) = 0;
   virtual void hear(WorkerId from, const protocol::checkpoint::Event& event) = 0;
   virtual void hear(WorkerId from, const protocol::membership::Event& event) = 0;
   virtual void hello(WorkerId from, std::optional<PolicyVersion> holds, bool adopted) = 0;
+  virtual void store_set(std::uint64_t mesh, const std::string& key, const std::string& value) = 0;
+  virtual void store_get(WorkerId from, std::uint64_t mesh, std::uint64_t request, const std::string& key) = 0;
 };
 
 /// The connections of one head; `head` is null when it is gone.
@@ -76,6 +79,8 @@ class Process {
   void deliver(std::function<void()> action);
   void freeze(Duration time);
   void thaw();
+  /// It dies.
+  virtual void end() { alive = false; }
   /// A new process: greets the head that started it.
   void start(std::shared_ptr<Line> line);
   void lose_head(const std::shared_ptr<Line>& line);
@@ -102,6 +107,8 @@ class Process {
       if (line->head) line->head->hear(from, event);
     });
   }
+  void store_set(std::uint64_t mesh, const std::string& key, const std::string& value);
+  void store_get(std::uint64_t mesh, std::uint64_t request, const std::string& key);
   virtual void beat() {}
   /// Greets the next head, with what it holds; `say` may be called later.
   virtual void adopted(std::function<void(std::optional<PolicyVersion>)> say) { say(std::nullopt); }
@@ -128,42 +135,7 @@ class WriterProcess final : public Process {
   Disk& disk_;
 };
 
-/// A rank: one work thread that obeys commands in order, and the weight store beside it.
-class RankProcess final : public Process {
- public:
-  RankProcess(World& world, WorkerId name);
-  void build(const protocol::run::BuildMesh& order, const Trained& state, std::function<void()> fail);
-  void start_publish(PolicyVersion version);
-  void train_rl(const protocol::rollout::RequestTrainStep& request);
-  void train_alone(PolicyVersion from);
-  void copy_state(std::uint64_t save, PolicyVersion version, const std::shared_ptr<WriterProcess>& writer);
-  void store(const protocol::publication::Event& event);
-  void jump_clock(Duration by);
-
-  [[nodiscard]] const Trained& trained() const { return trained_; }
-  [[nodiscard]] TimePoint clock() const { return world_.now() + skew_; }
-  /// (generation, version) of a slot's memory as a reader sees it now.
-  [[nodiscard]] std::pair<std::uint64_t, PolicyVersion> memory(std::uint32_t slot) const { return memory_[slot]; }
-
-  std::map<WorkerId, std::function<void(protocol::publication::Effect)>> readers;
-
- private:
-  static protocol::PublicationOptions options();
-  void adopted(std::function<void(std::optional<PolicyVersion>)> say) override;
-  void begin_step(PolicyVersion from, std::vector<std::uint64_t> prompts, bool rl);
-  void copy_weights();
-  void finish_step(std::uint64_t incarnation, const std::vector<std::uint64_t>& prompts, bool rl);
-
-  protocol::WeightPublication store_;
-  Duration skew_{};
-  Trained trained_;
-  bool loaded_ = false;
-  std::uint64_t loads_ = 0;
-  std::optional<PolicyVersion> running_;
-  std::function<void(std::optional<PolicyVersion>)> say_;  // the greeting that waits for the step
-  std::optional<protocol::publication::FillSlot> fill_;  // ordered, not begun
-  std::pair<std::uint64_t, PolicyVersion> memory_[protocol::WeightPublication::kSlots] = {{1, {}}, {1, {}}};
-};
+class RankProcess;
 
 /// A rollout worker: pulls weights under a lease, computes samples, drains.
 class RolloutProcess final : public Process {
@@ -207,7 +179,12 @@ class RolloutProcess final : public Process {
 
 /// The node agent: everybody on its machine dies with it.
 struct Agent {
-  bool alive = true;
+  /// What it is asked, and what it sees of its children: now, on waking, or never.
+  void deliver(std::function<void()> action);
+  void thaw();
+
+  bool alive = true, frozen = false;
+  std::deque<std::function<void()>> inbox;
   std::shared_ptr<Line> line;
   std::map<WorkerId, std::shared_ptr<Process>> children;  ///< Everybody it ever started.
 };

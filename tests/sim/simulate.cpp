@@ -27,6 +27,7 @@ Scenario scenario_of(World& world) {
   if (world.chance(0.2)) s.plan.max_age = s.plan.staleness;
   s.workers = static_cast<std::uint32_t>(world.between(1, 4));
   s.spares = s.workers % 2;
+  s.ranks = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, world.between(0, 3)));
   s.sample_failures = world.chance(0.5) ? 0.05 : 0;
   StageSpec sft;
   sft.kind = StageKind::kSft;
@@ -56,7 +57,7 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
   Run(std::uint64_t seed, Mode mode, const Faults& faults, const std::function<void(const Trouble&)>& also)
-      : world_(seed), mode_(mode), also_(also), machine_{world_, {}, std::make_shared<Agent>(), {}}, scenario_(scenario_of(world_)) {
+      : world_(seed), mode_(mode), also_(also), machine_{world_, {}, std::make_shared<Agent>(), {}, {}, 0}, scenario_(scenario_of(world_)) {
     machine_.agent->alive = false;  // the first head starts it
     machine_.ever_started.push_back(machine_.agent);
     for (const Fault& fault : faults) {
@@ -122,6 +123,7 @@ class Run {
     world_.log("healed");
     world_.message_faults.clear();
     machine_.disk.full_until = {};
+    machine_.agent->thaw();
     for (const auto& [id, child] : machine_.agent->children) child->thaw();
     want_workers();
   }
@@ -148,9 +150,10 @@ class Run {
       case FaultKind::kCrashHead: return crash_head(fault.lasts);
       case FaultKind::kFreezeHead: return head_->freeze(fault.lasts), head_->alive();
       case FaultKind::kClockOfHead: return head_->jump_clock(fault.lasts), head_->alive();
-      case FaultKind::kClockOfRank:
-        if (const auto rank = std::dynamic_pointer_cast<RankProcess>(one_of(Role::kRank, 0))) return rank->jump_clock(fault.lasts), true;
-        return false;
+      case FaultKind::kFreezeAgent: return freeze_agent(fault.lasts);
+      case FaultKind::kClockBackOfHead: return head_->jump_clock(-fault.lasts), head_->alive();
+      case FaultKind::kClockOfRank: return jump_clock_of_rank(fault.lasts);
+      case FaultKind::kClockBackOfRank: return jump_clock_of_rank(-fault.lasts);
       case FaultKind::kFullDisk:
         world_.log("the disk is full");
         machine_.disk.full_until = std::max(machine_.disk.full_until, world_.now() + fault.lasts);
@@ -180,6 +183,29 @@ class Run {
     return process != nullptr;
   }
 
+  bool jump_clock_of_rank(Duration by) {
+    const auto rank = std::dynamic_pointer_cast<RankProcess>(one_of(Role::kRank, 0));
+    if (rank) rank->jump_clock(by);
+    return rank != nullptr;
+  }
+
+  // Its children go on. A head that hears nothing of it for long gives it up.
+  bool freeze_agent(Duration time) {
+    const auto agent = machine_.agent;
+    if (!agent->alive || agent->frozen) return false;
+    world_.log("freeze the agent");
+    agent->frozen = true;
+    const auto number = ++freezes_;
+    world_.after(time, [this, agent, number] {
+      if (number == freezes_) agent->thaw();
+    });
+    if (time < kLinkPatience) return true;
+    world_.after(kLinkPatience, [this, agent, number, head = head_] {
+      if (agent->frozen && number == freezes_ && head->line() == agent->line) head->agent_gone(agent, "the connection to it is gone");
+    });
+    return true;
+  }
+
   bool crash_agent() {
     if (!machine_.agent->alive) return false;
     world_.log("the agent dies");
@@ -200,9 +226,11 @@ class Run {
       world_.after(world_.millis(1, 60), [child = child, line] { child->deliver([child, line] { child->lose_head(line); }); });
     if (agent->line == line) agent->line.reset();
     world_.after(kHeadWait, [this, agent] {
-      if (agent->line || !agent->alive || agent != machine_.agent) return;
-      world_.log("the agent has waited long enough");
-      machine_.end_agent();
+      agent->deliver([this, agent] {
+        if (agent->line || agent != machine_.agent) return;
+        world_.log("the agent has waited long enough");
+        machine_.end_agent();
+      });
     });
     resume_after(away);
     return true;
@@ -230,9 +258,11 @@ class Run {
   void introduce(const std::shared_ptr<Head>& head) {
     const auto agent = machine_.agent;
     world_.after(world_.millis(10, 200), [head, agent] {
-      if (!agent->alive || !head->alive()) return;
-      agent->line = head->line();
-      head->agent_hello(agent);
+      agent->deliver([head, agent] {
+        if (!head->alive()) return;
+        agent->line = head->line();
+        head->agent_hello(agent);
+      });
     });
     for (const auto& [id, child] : agent->children)
       world_.after(world_.millis(10, 200), [child = child, head] { child->deliver([child, head] { child->find_head(head->line()); }); });
@@ -264,6 +294,7 @@ class Run {
   std::shared_ptr<Head> head_;
   std::vector<std::shared_ptr<Head>> heads_;  // actions under way still refer to the dead
   const Head* last_buried_ = nullptr;
+  std::uint64_t freezes_ = 0;  // of agents
   bool healed_ = false, resuming_ = false, done_ = false;
   Trouble trouble_;
 };

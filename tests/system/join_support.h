@@ -96,6 +96,22 @@ class JoinTest : public RunTest {
     for (const json& a : actors()) count += a["role"] == "rollout" && a["node"] == node && a["state"] == "serving";
     return count;
   }
+  std::string serving_name(const std::string& node) const {
+    for (const json& a : actors())
+      if (a["role"] == "rollout" && a["node"] == node && a["state"] == "serving") return a["name"];
+    return {};
+  }
+  // Of each worker that ran on a machine that joined: the run folder has its whole log. How many there were.
+  int expect_logs_came_here(const std::string& space) const {
+    int count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder / space)) {
+      if (entry.path().extension() != ".log") continue;
+      ++count;
+      const fs::path here = fs::path(run_dir()) / "logs" / entry.path().filename();
+      EXPECT_EQ(read_file(entry.path()).value_or("?"), read_file(here).value_or("not there")) << here;
+    }
+    return count;
+  }
   // What /proc says of every process of the run, in all namespaces.
   std::set<std::tuple<std::string, int>> listening() const {
     std::vector<std::int32_t> pids_of_run{static_cast<std::int32_t>(run_pid)};

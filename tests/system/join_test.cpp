@@ -18,6 +18,11 @@ TEST_F(JoinTest, TwoMachinesJoinServeAndLeave) {
   for (const auto& [address, port] : told()) EXPECT_TRUE(address == "127.0.0.1" || address.starts_with("10.77.0.")) << address << ":" << port;
   EXPECT_TRUE(told().contains({kHeadAddress, 7700}));
 
+  const std::string remote = serving_name("node2");
+  const Output logs = command({"logs", remote, "--run", run_dir()});
+  EXPECT_EQ(logs.code, 0) << logs.err;
+  EXPECT_NE(logs.out.find(remote), std::string::npos) << "the log of " << remote << ", which runs elsewhere: " << logs.out;
+
   ::kill(joined.at("a"), SIGTERM);
   EXPECT_EQ(leave("a"), 0) << joiner_says("a");
   ASSERT_EQ(command({"drain", "node3", "--run", run_dir()}).code, 0);
@@ -26,6 +31,7 @@ TEST_F(JoinTest, TwoMachinesJoinServeAndLeave) {
   EXPECT_TRUE(wait_until([&] { return nodes() == 1 && serving_on("node1") == 4; }, 30s));
   ASSERT_EQ(command({"stop", "--run", run_dir()}).code, 0);
   ASSERT_EQ(finish(), 0);
+  EXPECT_GE(expect_logs_came_here("a") + expect_logs_came_here("b"), 2);
   expect_sound_summary(summary());
   EXPECT_EQ(summary()["restarts"], 0);
 }

@@ -38,6 +38,18 @@ TEST_F(RunTest, PlaysAnExperimentToItsEnd) {
   EXPECT_EQ(command({"status", "--run", run_dir()}).code, 3);
 }
 
+// Trainer and rollouts round alike: not one compared token differs in a bit.
+TEST_F(RunTest, PlaysTheSameWithProductsInBfloat16) {
+  start({"--set", "model.dtype=\"bfloat16\""});
+  ASSERT_EQ(finish(), 0);
+  const json s = summary();
+  expect_sound_summary(s);
+  EXPECT_EQ(s["exit"], "done");
+  EXPECT_EQ(s["steps"], 32);
+  const json record = json::parse(read_file(fs::path(run_dir()) / "run.json").value_or("null"), nullptr, false);
+  EXPECT_NE(record.dump().find("bfloat16"), std::string::npos) << "the run says what it computed in";
+}
+
 TEST_F(RunTest, ReplacesKilledWorkersAndLosesNothing) {
   start({"--set", "stage.rl.steps=700", "--set", "checkpoint.every=200"});
   ASSERT_TRUE(wait_until([&] { return training_rl(1); }));

@@ -19,7 +19,8 @@ class SoakTest : public DeathTest {
     std::vector<std::string> arguments{"run", std::string(TROUPE_SOURCE_DIR) + "/configs/quickstart.toml"};
     for (const std::string& set : {"run.dir=\"" + run_dir() + "\"", "stage.rl.steps=" + std::to_string(steps), std::string("checkpoint.every=50"),
                                    std::string("rollout.spares=1"),
-                                   std::string("stage.rl.rl.advantage={drop_zero_signal=false}"), // it learns all there is to learn before it ends std::string("control.restart={restarts_max=1000,backoff_max=\"1s\"}"),
+                                   std::string("stage.rl.rl.advantage={drop_zero_signal=false}"), // it learns all there is to learn before it ends
+                                   std::string("control.restart={restarts_max=1000,backoff_max=\"1s\"}"),
                                    std::string("control.rollbacks_max=1000")})
       arguments.insert(arguments.end(), {"--set", set});
     run_pid = spawn(arguments, folder / "run.out", folder / "run.err");

@@ -97,10 +97,23 @@ void bind_program(config::Section& s, rl::ProgramTaskOptions& o) {
 }  // namespace
 
 void bind_model(config::Section& s, ModelSection& o) {
-  s.field("path", o.path, "Hugging Face folder or .gguf file; empty: fresh weights of the family and sizes below.");
+  s.field("path", o.path, "Hugging Face folder or .gguf file. A config.json: fresh weights of what it describes, of any family. Empty: fresh "
+          "weights of the family and sizes below.");
   s.choice("family", o.family, {"llama", "qwen3"}, "Family of a fresh model.");
   bind_sizes(s, o.sizes);
-  s.choice("dtype", o.dtype, {"float32"}, "What parameters and arithmetic are kept in.");
+  s.choice("dtype", o.dtype, {"float32", "bfloat16"},
+           "What the operands of matrix products are rounded to, in training and generation alike. Sums, parameters, "
+           "residual stream, norms, attention, softmax and optimizer are float32 either way.");
+}
+
+void bind_kernels(config::Section& s, KernelsSection& o) {
+  using tensor::Backend;
+  const std::initializer_list<std::pair<std::string_view, Backend>> kWho = {{"cpu", Backend::kCpu}, {"aten", Backend::kAten}, {"check", Backend::kCheck}};
+  s.choice("matmul", o.matmul, kWho,
+           "Linear layers: our kernel, LibTorch's operators, or both (the result is our kernel's; a difference beyond rounding ends the step).");
+  s.choice("attention", o.attention, kWho, "Attention of a training batch, likewise.");
+  s.choice("norm", o.norm, kWho, "RMSNorm, likewise.");
+  s.choice("activation", o.activation, kWho, "SwiGLU, likewise.");
 }
 
 void bind_tokenizer(config::Section& s, TokenizerSection& o) {

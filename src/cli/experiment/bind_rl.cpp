@@ -34,6 +34,10 @@ void bind_engine(config::Section& s, generate::EngineOptions& o) {
   s.field("cached_prompts", o.cached_prompts_max,
           "Prompts kept for further samples of their group; 0 = none are shared.")
       .min(0);
+  s.field("draft_tokens", o.draft_tokens,
+          "Tokens that the model's own block for further tokens (MTP) guesses ahead a step; the samples stay the same, bit for bit. 0 = none.")
+      .min(0)
+      .max(1);
   s.choice(
       "on_update", o.on_update,
       {{"keep_kv", generate::OnUpdate::kKeepKv}, {"recompute_kv", generate::OnUpdate::kRecomputeKv}},

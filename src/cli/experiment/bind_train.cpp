@@ -58,6 +58,18 @@ void bind_optim(config::Section& s, OptimSection& o) {
          "Parameters that are treated differently; the first pattern that matches wins.");
 }
 
+void bind_model_loss(config::Section& s, ModelLossSection& o) {
+  s.field("load_balance", o.load_balance, "Times the loss that spreads tokens over experts, by the routers' softmax (Qwen3-MoE, GPT-OSS: 0.001); 0 = off.")
+      .min(0);
+  s.field("sequence_balance", o.sequence_balance, "Times the same within each sequence (DeepSeek-V3: 0.0001); 0 = off.").min(0);
+  s.field("further_tokens", o.further,
+          "Times the loss of the model's block that predicts the token after the next (MTP; DeepSeek-V3: 0.3, later 0.1); 0 = off.")
+      .min(0);
+  s.field("correction_speed", o.correction_speed,
+          "A router's correction moves by this much after each step, against its busy experts (DeepSeek-V3: 0.001); 0 = it stays.")
+      .min(0);
+}
+
 void bind_trainer(config::Section& s, TrainerSection& o) {
   s.field("ranks", o.ranks, "Training processes. Each holds the whole model and computes a part of every batch.").min(1).max(256);
   s.field("threads", o.threads, "Compute threads of a rank; 0 = the cores by the processes that compute (ranks and rollout workers), at least 1.")
@@ -144,6 +156,7 @@ void bind_stage(config::Section& s, Stage& o) {
   s.variant({"pretrain", "sft", "rl"}, [&] {
     s.field("steps", o.steps, "Optimizer steps.").min(1).required();
     s.section("optim", o.optim, bind_optim, "Optimizer.").inherit("optim");
+    s.section("model_loss", o.model_loss, bind_model_loss, "Losses of the model's parts.").inherit("model_loss");
   });
   s.variant({"pretrain", "sft"}, [&] { s.section("data", o.data, bind_data, "Training data.").inherit("data"); });
   s.variant({"rl"}, [&] {
@@ -160,12 +173,14 @@ void bind_experiment(config::Section& s, Experiment& e) {
            "workers agree bit for bit, and the run checks it).");
   s.section("run", e.run, bind_run, "The run: its name, folder and seed.");
   s.section("model", e.model, bind_model, "The model: a checkpoint, or the sizes of a fresh one.");
+  s.section("kernels", e.kernels, bind_kernels, "Who computes which operation.");
   s.section("tokenizer", e.tokenizer, bind_tokenizer, "The vocabulary and how conversations are written.");
   s.section("task", e.task, bind_task, "The problems of rl and eval stages, and of sft stages without data.");
   s.section("data", e.data, bind_data, "Training data of pretrain and sft stages.");
   s.section("rollout", e.rollout, bind_rollout, "Rollout workers: how many, how large, how they sample.");
   s.section("rl", e.rl, bind_rl, "The RL loop and its loss.");
   s.section("optim", e.optim, bind_optim, "AdamW and its schedule.");
+  s.section("model_loss", e.model_loss, bind_model_loss, "Losses that belong to the model's parts: experts and blocks for further tokens.");
   s.section("trainer", e.trainer, bind_trainer, "The training processes.");
   s.section("comm", e.comm, bind_comm, "How training processes speak to each other.");
   s.section("checkpoint", e.checkpoint, bind_checkpoint, "When the run is saved.");

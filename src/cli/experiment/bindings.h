@@ -11,6 +11,7 @@ void bind_experiment(config::Section& s, Experiment& e);
 
 void bind_run(config::Section& s, RunSection& o);
 void bind_model(config::Section& s, ModelSection& o);
+void bind_kernels(config::Section& s, KernelsSection& o);
 void bind_tokenizer(config::Section& s, TokenizerSection& o);
 void bind_task(config::Section& s, rl::TaskOptions& o);
 void bind_data(config::Section& s, DataSection& o);

@@ -74,6 +74,15 @@ void check_model(const Experiment& e, CrossChecks& checks) {
                                                            std::to_string(m.sizes.kv_heads));
 }
 
+void check_kernels(const Experiment& e, CrossChecks& checks) {
+  const tensor::Backends& k = e.kernels;
+  for (const auto& [key, backend] : {std::pair{"matmul", k.matmul}, {"attention", k.attention}, {"norm", k.norm}, {"activation", k.activation}})
+    if (backend == tensor::Backend::kAten && e.numerics == "invariant")
+      checks.conflict({std::string("kernels.") + key, "numerics"},
+                      std::string("kernels.") + key + " = \"aten\" cannot keep what numerics = \"invariant\" promises",
+                      "use \"cpu\", or \"check\" to compare the two");
+}
+
 void check_tokenizer(const Experiment& e, CrossChecks& checks) {
   const TokenizerSection& t = e.tokenizer;
   if (t.source() == TokenizerSource::kModel && e.model.path.empty())
@@ -260,6 +269,7 @@ void check_control(const Experiment& e, CrossChecks& checks) {
 void check_experiment(const Experiment& experiment, CrossChecks& checks) {
   check_names(experiment, checks);
   check_model(experiment, checks);
+  check_kernels(experiment, checks);
   check_tokenizer(experiment, checks);
   check_task(experiment, checks);
   check_rollout(experiment, checks);

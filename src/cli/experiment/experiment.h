@@ -21,6 +21,8 @@
 #include "protocol/options.h"
 #include "protocol/run_director.h"
 #include "rl/options.h"
+#include "tensor/options.h"
+#include "train/options.h"
 
 namespace troupe::experiment {
 
@@ -34,10 +36,10 @@ struct RunSection {
 
 /// `[model]`
 struct ModelSection {
-  std::string path;              ///< Hugging Face folder or .gguf file; empty: fresh weights of `family` and `sizes`.
+  std::string path;              ///< Hugging Face folder or .gguf file; a config.json: fresh weights; empty: of `family` and `sizes`.
   std::string family = "qwen3";  ///< Of a fresh model.
   model::DecoderSizes sizes;     ///< Of a fresh model; vocab_size 0: as many as the tokenizer has.
-  std::string dtype = "float32";
+  std::string dtype = "float32";  ///< "float32" or "bfloat16": the operands of matrix products.
 };
 
 enum class TokenizerSource {
@@ -63,6 +65,9 @@ struct TokenizerSection {
                             : TokenizerSource::kVocabulary;
   }
 };
+
+/// `[kernels]`: who computes which operation.
+using KernelsSection = tensor::Backends;
 
 /// `[data]`: what pretrain and sft stages train on.
 struct DataSection {
@@ -95,6 +100,9 @@ struct OptimSection {
   optim::AdamWOptions adamw;
   optim::ScheduleOptions schedule;  ///< See `schedule_of`.
 };
+
+/// `[model_loss]`: losses that belong to the model's parts.
+using ModelLossSection = train::ModelLossOptions;
 
 /// `[comm]`: how ranks speak to each other.
 struct CommSection {
@@ -162,6 +170,7 @@ struct Stage {
   std::string name;                   ///< Filled in: the type, with a number when that is taken.
   std::uint64_t steps = 0;            ///< Optimizer steps; 0 in eval and export stages.
   OptimSection optim;                 ///< pretrain, sft, rl
+  ModelLossSection model_loss;        ///< pretrain, sft, rl
   DataSection data;                   ///< pretrain, sft
   RlSection rl;                       ///< rl
   generate::SamplingParams sampling;  ///< rl
@@ -173,12 +182,14 @@ struct Experiment {
   RunSection run;
   std::string numerics = "fast";  ///< "fast" or "invariant": what the order of sums may depend on.
   ModelSection model;
+  KernelsSection kernels;
   TokenizerSection tokenizer;
   rl::TaskOptions task;  ///< `task.seed` is run.seed.
   DataSection data;
   RolloutSection rollout;
   RlSection rl;
   OptimSection optim;
+  ModelLossSection model_loss;
   TrainerSection trainer;
   CommSection comm;
   CheckpointSection checkpoint;
