@@ -72,7 +72,8 @@ Delta ReplyStream::finish(const generate::Completion& completion) {
   const bool cut = completion.text_bytes_kept < completion.text.size() || completion.text_tokens_kept + 1 < ids.size();
   // Grammars of messages want to see the token that ended the last one.
   const bool segments = options_.format == data::ReplyFormat::kHarmony || options_.format == data::ReplyFormat::kMuse;
-  std::string text = tokenizer_.decode(segments && !cut ? ids : kept, !options_.format);
+  const bool token_ended = !cut && !ids.empty() && tokenizer_.is_added(ids.back());
+  std::string text = tokenizer_.decode(segments && token_ended ? ids : kept, !options_.format);
   if (cut) text += completion.text.substr(std::min(completion.text_bytes_kept, completion.text.size()));
   data::Reply reply = parse(text);
   Delta delta = grow(reply.reasoning, reply.content);

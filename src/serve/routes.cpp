@@ -48,7 +48,7 @@ class Service::Chat final : public Service::Answer {
 void Service::chat(const httplib::Request& request, httplib::Response& response) {
   const auto call = parse_chat_call(request.body, limits());
   if (!call) return send(response, call.error());
-  if (!check(request, response, call->model)) return;
+  if (!check(call->model, response)) return;
   data::Conversation conversation(model_.format, model_.tokenizer, call->extras);
   if (const auto begun = conversation.begin(call->messages); !begun) {
     ApiError error = to_api_error(begun.error());
@@ -101,7 +101,7 @@ class Service::Completions final : public Service::Answer {
 void Service::completions(const httplib::Request& request, httplib::Response& response) {
   const auto call = parse_completion_call(request.body, limits());
   if (!call) return send(response, call.error());
-  if (!check(request, response, call->model)) return;
+  if (!check(call->model, response)) return;
   auto made = std::make_shared<Completions>();
   std::vector<generate::Request> all;
   for (const auto& prompt : call->prompts) {

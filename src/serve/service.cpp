@@ -64,8 +64,7 @@ bool Service::authorised(const httplib::Request& request) const {
   return options_.api_key.empty() || same_secret(request.get_header_value("Authorization"), "Bearer " + options_.api_key);
 }
 
-bool Service::check(const httplib::Request& request, httplib::Response& response, const std::string& model) const {
-  (void)request;
+bool Service::check(const std::string& model, httplib::Response& response) const {
   if (model.empty() || model == options_.name) return true;
   send(response, {404, "the model '" + model.substr(0, 100) + "' is not served here; '" + options_.name + "' is", "invalid_request_error", "model", "model_not_found"});
   return false;
@@ -111,7 +110,7 @@ void Service::install(HttpServer& server) {
     response.set_content(dump({{"object", "list"}, {"data", ordered_json::array({card})}}), "application/json");
   });
   server.Get(R"(/v1/models/(.+))", [this, card](const httplib::Request& request, httplib::Response& response) {
-    if (check(request, response, request.matches[1].str())) response.set_content(dump(card), "application/json");
+    if (check(request.matches[1].str(), response)) response.set_content(dump(card), "application/json");
   });
   server.Post("/v1/chat/completions", [this](const httplib::Request& request, httplib::Response& response) { chat(request, response); });
   server.Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response) { completions(request, response); });

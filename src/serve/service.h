@@ -37,7 +37,8 @@ class Service {
   void completions(const httplib::Request& request, httplib::Response& response);
   void answer(std::shared_ptr<Answer> answer, httplib::Response& response);
   bool stream(Answer& answer, httplib::DataSink& sink);
-  [[nodiscard]] bool check(const httplib::Request& request, httplib::Response& response, const std::string& model) const;
+  /// Whether that model is served here; if not, it is answered.
+  [[nodiscard]] bool check(const std::string& model, httplib::Response& response) const;
   [[nodiscard]] bool authorised(const httplib::Request& request) const;
   [[nodiscard]] CallLimits limits() const;
   /// A request of one completion for each sample; what is left of the context where `most` is absent.

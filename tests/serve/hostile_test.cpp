@@ -132,7 +132,7 @@ TEST(Hostile, MoreRequestsThanTheLimitAreRefused) {
   ServeOptions options;
   options.requests_max = 3;
   Running slow(slow_model(), options);
-  const ordered_json body{{"prompt", "x"}, {"n", 3}, {"max_tokens", 15000}, {"temperature", 0}, {"stream", true}};
+  const ordered_json body{{"prompt", "x"}, {"n", 3}, {"max_tokens", 3900}, {"temperature", 0}, {"stream", true}};
   Raw holder(slow.server->port());
   const std::string text = body.dump();
   ASSERT_TRUE(holder.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text));
@@ -149,7 +149,7 @@ TEST(Hostile, MoreRequestsThanTheLimitAreRefused) {
 
 TEST(Hostile, AClientThatHangsUpWhileItWaitsForAWholeAnswerIsForgotten) {
   Running slow(slow_model());
-  const std::string text = ordered_json{{"prompt", "x"}, {"max_tokens", 15000}, {"temperature", 0}}.dump();
+  const std::string text = ordered_json{{"prompt", "x"}, {"max_tokens", 3900}, {"temperature", 0}}.dump();
   Raw gone(slow.server->port());
   ASSERT_TRUE(gone.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text));
   ASSERT_TRUE(slow.wait_until_held(1));
@@ -162,7 +162,7 @@ TEST(Hostile, ASlowRequestIsCutOffAsAWhole) {
   options.read_deadline = 400ms;
   options.idle_deadline = 300ms;
   Running tiny(golden("qwen3/base"), options);
-  for (const std::string head : {"POST /v1/chat/completions HTTP/1.1\r\nX: ", "POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"}) {
+  for (const std::string& head : {"POST /v1/chat/completions HTTP/1.1\r\nX: ", "POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"}) {
     Raw slow(tiny.server->port());
     const auto begin = Clock::now();
     bool open = slow.send(head);
@@ -182,7 +182,7 @@ TEST(Hostile, ASlowRequestIsCutOffAsAWhole) {
 
 TEST(Hostile, GarbageIsAnsweredOrClosedAndNothingElse) {
   Running tiny(golden("qwen3/base"));
-  for (const std::string text : {std::string("\r\n\r\n"), std::string("GET\r\n\r\n"), std::string(64, '\0'), std::string("GET /health HTTP/9.9\r\n\r\n"), std::string("POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
+  for (const std::string& text : {std::string("\r\n\r\n"), std::string("GET\r\n\r\n"), std::string(64, '\0'), std::string("GET /health HTTP/9.9\r\n\r\n"), std::string("POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
                                  std::string("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\nzz\r\n"), "GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n\r\n"}) {
     Raw raw(tiny.server->port());
     (void)raw.send(text);
@@ -197,7 +197,7 @@ TEST(Hostile, NothingIsSmuggledInABody) {
   options.api_key = "k";
   Running tiny(golden("qwen3/base"), options);
   const std::string inner = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
-  for (const std::string head : {"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n", "POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer k\r\nContent-Type: text/plain\r\n"}) {
+  for (const std::string& head : {"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n", "POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer k\r\nContent-Type: text/plain\r\n"}) {
     Raw raw(tiny.server->port());
     ASSERT_TRUE(raw.send(head + "Content-Length: " + std::to_string(inner.size()) + "\r\n\r\n" + inner));
     const std::string answers = raw.read_all();

@@ -96,7 +96,7 @@ TEST(ReplyStream, AngleBracketsOfTheTextAreNotLost) {
 
 TEST(ReplyStream, NoPartOfAStopStringGetsOut) {
   const std::string text = "one two stops here";
-  for (const std::string stop : {"stops here", "s here", "e"}) {
+  for (const std::string& stop : std::vector<std::string>{"stops here", "s here", "e"}) {
     ReplyStream::Options options;
     options.stops = {stop, "stoppage"};
     ReplyStream stream(bytes(), options);
