@@ -65,6 +65,8 @@ Result<Model> load_gguf(const fs::path& path) {
 }  // namespace
 
 Result<Model> load_model(const fs::path& path) {
+  if (is_description(path))
+    return fail(ErrorCode::kInvalidArgument, "a config.json describes a model and holds no weights; name its folder", path.string());
   return path.extension() == ".gguf" ? load_gguf(path) : load_folder(path);
 }
 

@@ -120,7 +120,8 @@ TEST_F(LoadTest, MissingThings) {
   EXPECT_THAT(load_model(folder_.path() / "none").error().to_string(),
               HasSubstr("none: no such model: expected is a folder with config.json"));
   EXPECT_THAT(load_model(folder_.path() / "none.gguf").error().message, HasSubstr("No such file"));
-  EXPECT_THAT(load_model(folder_.path() / "config.json").error().message,
+  EXPECT_THAT(load_model(folder_.path() / "config.json").error().message, HasSubstr("describes a model and holds no weights"));
+  EXPECT_THAT(load_model(folder_.path() / "model.safetensors").error().message,
               HasSubstr("neither a model folder nor a .gguf file"));
   fs::remove(folder_.path() / "model.safetensors");
   EXPECT_THAT(refusal(), HasSubstr("no weights: neither model.safetensors nor"));
