@@ -183,6 +183,7 @@ int chat_main(int argc, char** argv) {
   if (const auto status = resolve(a); !status) return refuse(status.error());
   auto model = serve::load_served_model(a.model.path, a.model.format);
   if (!model) return refuse(model.error());
+  apply(a.model, model->model);
   std::fprintf(stderr, "troupe: conversations are written in %s\n", model->origin.c_str());
   struct sigaction action{};
   action.sa_handler = [](int) { interrupted = true; }; // without SA_RESTART: a read ends

@@ -7,10 +7,14 @@ void add_model_arguments(CLI::App& app, ModelArguments& a) {
   app.add_option("--format", a.format, "How conversations are written: auto (the model's own template, else chatml, else plain), template, chatml, plain")
       ->check(CLI::IsMember({"auto", "template", "chatml", "plain"}))
       ->capture_default_str();
-  app.add_option("--dtype", a.dtype, "Of the arithmetic; this build computes in float32")->check(CLI::IsMember({"float32"}))->capture_default_str();
+  app.add_option("--dtype", a.dtype, "Of the operands of matrix products")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
   app.add_option("--threads", a.threads, "Of the arithmetic; 0: as many as there are")->check(CLI::Range(0, 1024))->capture_default_str();
   app.add_option("--kv-cache", a.kv_cache, "Memory of the KV cache")->type_name("BYTES")->capture_default_str();
   app.add_option("--context", a.context, "Tokens of prompt and reply at most; 0: what the model was made for")->check(CLI::Range(0, 1 << 24))->capture_default_str();
+}
+
+void apply(const ModelArguments& a, model::Model& model) {
+  if (a.dtype == "bfloat16") model.set_precision(kernels::Precision::kBfloat16);
 }
 
 Status resolve(ModelArguments& a) {

@@ -8,6 +8,7 @@
 
 #include "base/units.h"
 #include "generate/options.h"
+#include "model/model.h"
 
 namespace troupe::cli {
 
@@ -23,6 +24,8 @@ struct ModelArguments {
   generate::EngineOptions engine;
 };
 void add_model_arguments(CLI::App& app, ModelArguments& arguments);
+/// What they say about the arithmetic of a loaded model.
+void apply(const ModelArguments& arguments, model::Model& model);
 /// Fills `engine`. Errors: kInvalidArgument for a size without meaning.
 [[nodiscard]] Status resolve(ModelArguments& arguments);
 

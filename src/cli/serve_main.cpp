@@ -73,6 +73,7 @@ int serve_main(int argc, char** argv) {
 
   auto model = serve::load_served_model(a.model.path, a.model.format);
   if (!model) return failed(model.error(), 2);
+  apply(a.model, model->model);
   std::fprintf(stderr, "troupe: conversations are written in %s\n", model->origin.c_str());
   auto server = serve::Server::start(a.options, *model, a.model.engine, a.model.threads);
   if (!server) return failed(server.error(), server.error().code == ErrorCode::kUnavailable ? 1 : 2);
