@@ -178,6 +178,7 @@ class AgentState {
     TROUPE_TRY(const pid_t pid, keeper_->start(std::move(spec)));
     started_[order.name] = order.incarnation;
     children_.emplace(pid, Child{order.name, order.incarnation, log, std::move(progress), LogTail(log, host_name() + ":" + log.string())});
+    if (frame_.joined) self_->send(head_, WorkerLog{order.name, order.incarnation, 0, {}}); // empty as yet, but there
     return pid;
   }
 
