@@ -1,11 +1,10 @@
 // generate: the engine alone, random weights, nothing stops early.
 #include <ATen/Parallel.h>
 
-#include "base/rng.h"
+#include "bench/engine_run.h"
 #include "bench/peer.h"
 #include "bench/registry.h"
 #include "bench/shape.h"
-#include "generate/engine.h"
 
 namespace troupe::bench {
 namespace {
@@ -18,31 +17,18 @@ struct Load {
   int fresh = kNew;
 };
 
-// A request of its own prompt: nothing is shared, as in the peer. `salt` keeps repeats from finding their prompts in
-// the cache.
-generate::Request request(std::uint64_t salt, int index, const Load& load) {
-  generate::Request r;
-  r.id = {salt, static_cast<std::uint32_t>(index)};
-  r.seed = 1;
-  Rng rng(salt, RngStream::kTest, static_cast<std::uint64_t>(index));
-  for (int t = 0; t < load.prompt; ++t) r.prompt.push_back(static_cast<std::int32_t>(rng.below(kVocabulary)));
-  r.sampling.max_new_tokens = load.fresh;
-  return r;
-}
-
 struct Took {
   double seconds = 0, busy = 0;
 };
 
 Result<Took> measure_once(generate::Engine& engine, std::uint64_t salt, const Load& load, int threads) {
   std::vector<generate::Request> requests;
-  for (int i = 0; i < load.batch; ++i) requests.push_back(request(salt, i, load));
+  for (int i = 0; i < load.batch; ++i) {
+    requests.push_back(random_request(salt, i, kVocabulary, load.prompt, load.fresh));
+    requests.back().seed = 1;
+  }
   const Stopwatch watch;
-  for (auto& r : requests) TROUPE_TRY_STATUS(engine.submit(std::move(r)));
-  while (!engine.idle())
-    for (const auto& completion : engine.step().finished)
-      if (completion.finish != generate::Finish::kLength)
-        return fail(ErrorCode::kInternal, "a completion ended early: " + completion.error);
+  TROUPE_TRY_STATUS(run_to_end(engine, std::move(requests)));
   return Took{watch.seconds(), watch.busy(threads)};
 }
 

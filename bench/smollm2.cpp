@@ -3,11 +3,10 @@
 
 #include <filesystem>
 
-#include "base/rng.h"
+#include "bench/engine_run.h"
 #include "bench/peer.h"
 #include "bench/registry.h"
 #include "bench/shape.h"
-#include "generate/engine.h"
 #include "model/load.h"
 
 namespace troupe::bench {
@@ -30,21 +29,13 @@ Result<fs::path> weights() {
 Result<double> seconds_for(generate::Engine& engine, int vocabulary, int batch, int prompt, int fresh) {
   static std::uint64_t salt = 1;  // no prompt is found in the cache
   ++salt;
-  std::vector<generate::Request> requests(static_cast<std::size_t>(batch));
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    requests[i].id = {salt, static_cast<std::uint32_t>(i)};
-    Rng rng(salt, RngStream::kTest, i);
-    for (int t = 0; t < prompt; ++t)
-      requests[i].prompt.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocabulary))));
-    requests[i].sampling.max_new_tokens = fresh;
-    requests[i].sampling.temperature = 0;
+  std::vector<generate::Request> requests;
+  for (int i = 0; i < batch; ++i) {
+    requests.push_back(random_request(salt, i, vocabulary, prompt, fresh));
+    requests.back().sampling.temperature = 0;
   }
   const Stopwatch watch;
-  for (auto& r : requests) TROUPE_TRY_STATUS(engine.submit(std::move(r)));
-  while (!engine.idle())
-    for (const auto& completion : engine.step().finished)
-      if (completion.finish != generate::Finish::kLength)
-        return fail(ErrorCode::kInternal, "a completion ended early: " + completion.error);
+  TROUPE_TRY_STATUS(run_to_end(engine, std::move(requests)));
   return watch.seconds();
 }
 

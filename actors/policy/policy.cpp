@@ -30,7 +30,7 @@ Result<model::Model> model_of(const PolicyOptions& options, const data::Tokenize
 // What the release says ends a reply, beside its template.
 Result<std::vector<std::int32_t>> end_ids(const PolicyOptions& options) {
   if (options.model_path.empty() || model::is_description(options.model_path)) return std::vector<std::int32_t>{}; // fresh: the format says
-  TROUPE_TRY(const auto spec, model::load_spec(options.model_path));
+  TROUPE_TRY(const auto spec, model::configured_spec(options.model_path));
   return std::vector<std::int32_t>(spec.eos_ids.begin(), spec.eos_ids.end());
 }
 

@@ -33,27 +33,10 @@ train::MicroBatch model_batch(const rl::MicroBatch& micro) {
   return out;
 }
 
-// What the terms of ModelLossOptions are divided by: of the whole batch, whoever computes it.
-struct BatchCounts {
-  std::size_t targets = 0, segments = 0, further = 0;
-};
-
-BatchCounts counts_of(std::span<const rl::MicroBatch> micros) {
-  BatchCounts counts;
-  for (const rl::MicroBatch& micro : micros) {
-    counts.targets += micro.targets.size();
-    counts.segments += micro.segments.size();
-    counts.further += train::further_targets(model_batch(micro)).size();
-  }
-  return counts;
-}
-
-train::MicroBatch model_batch(const rl::MicroBatch& micro, const BatchCounts& whole) {
-  train::MicroBatch out = model_batch(micro);
-  out.share = static_cast<double>(out.targets.size()) / static_cast<double>(std::max<std::size_t>(1, whole.targets));
-  out.sequence_share = static_cast<double>(micro.segments.size()) / static_cast<double>(std::max<std::size_t>(1, whole.segments));
-  out.further_weight = 1.0 / static_cast<double>(std::max<std::size_t>(1, whole.further));
-  return out;
+std::vector<train::MicroBatch> model_batches(std::span<const rl::MicroBatch> micros) {
+  std::vector<train::MicroBatch> batches;
+  for (const rl::MicroBatch& micro : micros) batches.push_back(model_batch(micro));
+  return batches;
 }
 
 rl::Group group_of(BatchGroup&& wire) {
@@ -301,6 +284,20 @@ struct StageWork::StepTotals {
 
 rl::Part StageWork::part() const { return group_ == nullptr ? rl::Part{} : rl::Part{group_->rank(), group_->ranks()}; }
 
+// The micro-batches of this rank. Their shares of the whole batch are counted only where a loss of the model's parts asks for them.
+std::vector<train::MicroBatch> StageWork::batches_of(std::span<const rl::MicroBatch> micros, const std::function<std::vector<rl::MicroBatch>()>& cut_whole) const {
+  auto batches = model_batches(micros);
+  if (!stage().model_loss.any()) return batches;
+  train::BatchCounts whole;
+  const auto count = [&whole](std::span<const train::MicroBatch> all) {
+    for (const train::MicroBatch& batch : all) whole.add(batch);
+  };
+  if (group_ == nullptr) count(batches);
+  else count(model_batches(cut_whole()));
+  train::set_shares(batches, whole);
+  return batches;
+}
+
 // One optimizer step over the parts of all ranks. Afterwards `totals` are those of the whole batch, the same on every rank.
 Result<train::StepReport> StageWork::summed_step(std::span<const train::MicroBatch> batches, double temperature, const train::LossFunction& loss, StepTotals& totals) {
   for (const train::MicroBatch& batch : batches) totals.rows += static_cast<std::int64_t>(batch.batch.ids.size());
@@ -326,9 +323,7 @@ Result<StepDone> StageWork::supervised_step() {
   rl::Denominator denominator = rl::make_denominator(rl::Aggregation::kTokenMean);
   rl::count_packed(denominator, packed);
   const auto micros = rl::cut_packed(packed, stage().micro_batch_tokens, part());
-  std::vector<train::MicroBatch> batches;
-  const BatchCounts whole = counts_of(group_ == nullptr ? micros : rl::cut_packed(packed, stage().micro_batch_tokens));
-  for (const auto& micro : micros) batches.push_back(model_batch(micro, whole));
+  const auto batches = batches_of(micros, [&] { return rl::cut_packed(packed, stage().micro_batch_tokens); });
   StepTotals totals;
   const auto loss = [&](std::size_t i, std::span<const float> logprob, std::span<const float> entropy) -> Result<std::vector<float>> {
     if (moved_) moved_();
@@ -363,9 +358,7 @@ Result<StepDone> StageWork::policy_step(std::vector<BatchGroup> wire) {
   add_batch_metrics(done.metrics, batch);
   if (batch.denominator.tokens == 0) return done; // nothing to learn from, on any rank: the weights stay, the step counts
   const auto micros = rl::cut_micro_batches(batch, s.micro_batch_tokens, part());
-  std::vector<train::MicroBatch> batches;
-  const BatchCounts whole = counts_of(group_ == nullptr ? micros : rl::cut_micro_batches(batch, s.micro_batch_tokens));
-  for (const auto& micro : micros) batches.push_back(model_batch(micro, whole));
+  const auto batches = batches_of(micros, [&] { return rl::cut_micro_batches(batch, s.micro_batch_tokens); });
   TROUPE_TRY(const auto reference, reference_logprobs(batches));
   StepTotals totals;
   const PolicyVersion now = version();

@@ -80,6 +80,7 @@ class StageWork {
   Result<std::vector<std::vector<float>>> reference_logprobs(std::span<const train::MicroBatch> batches);
   void advance();
   struct StepTotals;
+  [[nodiscard]] std::vector<train::MicroBatch> batches_of(std::span<const rl::MicroBatch> micros, const std::function<std::vector<rl::MicroBatch>()>& cut_whole) const;
   Result<train::StepReport> summed_step(std::span<const train::MicroBatch> batches, double temperature, const train::LossFunction& loss, StepTotals& totals);
   [[nodiscard]] rl::Part part() const;
 

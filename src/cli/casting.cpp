@@ -92,7 +92,7 @@ Result<data::Tokenizer> make_tokenizer(const Experiment& e) {
 Status save_tokenizer(const Experiment& e, const data::Tokenizer& tokenizer, const fs::path& folder) {
   data::ChatSource source;
   if (e.tokenizer.source() == experiment::TokenizerSource::kModel) {
-    TROUPE_TRY(const auto spec, model::load_spec(e.model.path));
+    TROUPE_TRY(const auto spec, model::configured_spec(e.model.path));
     TROUPE_TRY(source, data::find_chat_template(release_of(e.model.path), spec.family));
   } else if (e.tokenizer.source() == experiment::TokenizerSource::kFile) {
     const fs::path path = e.tokenizer.file.path;

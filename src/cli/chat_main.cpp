@@ -171,20 +171,10 @@ int chat_main(int argc, char** argv) {
   CLI::App app{"Talks to a model on this terminal. Without a terminal: a turn for each line of the input.", "troupe chat"};
   ChatArguments a;
   declare(app, a);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
-  const auto refuse = [](const Error& error) {
-    std::fprintf(stderr, "troupe: error: %s\n", error.to_string().c_str());
-    return 2;
-  };
-  if (const auto status = resolve(a); !status) return refuse(status.error());
-  auto model = serve::load_served_model(a.model.path, a.model.format);
-  if (!model) return refuse(model.error());
-  apply(a.model, model->model);
-  std::fprintf(stderr, "troupe: conversations are written in %s\n", model->origin.c_str());
+  if (const auto code = parse(app, argc, argv)) return *code;
+  if (const auto status = resolve(a); !status) return report(status.error(), 2);
+  auto model = load(a.model);
+  if (!model) return report(model.error(), 2);
   struct sigaction action{};
   action.sa_handler = [](int) { interrupted = true; }; // without SA_RESTART: a read ends
   ::sigaction(SIGINT, &action, nullptr);

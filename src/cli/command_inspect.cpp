@@ -81,7 +81,7 @@ ordered_json template_of(const std::string& path, const model::ModelSpec& spec) 
 }
 
 Result<ordered_json> inspect(const InspectArguments& args) {
-  TROUPE_TRY(model::ModelSpec spec, model::load_spec(args.path));
+  TROUPE_TRY(model::ModelSpec spec, model::configured_spec(args.path));
   TROUPE_TRY(const auto weights, model::weight_files(args.path, spec));
   const plan::ParameterCounts counts = plan::count_parameters(spec);
   ordered_json out{{"ok", true},

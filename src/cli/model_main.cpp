@@ -1,5 +1,7 @@
 #include "cli/model_main.h"
 
+#include <cstdio>
+
 namespace troupe::cli {
 
 void add_model_arguments(CLI::App& app, ModelArguments& a) {
@@ -13,8 +15,25 @@ void add_model_arguments(CLI::App& app, ModelArguments& a) {
   app.add_option("--context", a.context, "Tokens of prompt and reply at most; 0: what the model was made for")->check(CLI::Range(0, 1 << 24))->capture_default_str();
 }
 
-void apply(const ModelArguments& a, model::Model& model) {
-  if (a.dtype == "bfloat16") model.set_precision(kernels::Precision::kBfloat16);
+std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  return std::nullopt;
+}
+
+Result<serve::ServedModel> load(const ModelArguments& a) {
+  TROUPE_TRY(auto model, serve::load_served_model(a.path, a.format));
+  if (a.dtype == "bfloat16") model.model.set_precision(kernels::Precision::kBfloat16);
+  std::fprintf(stderr, "troupe: conversations are written in %s\n", model.origin.c_str());
+  return model;
+}
+
+int report(const Error& error, int code) {
+  std::fprintf(stderr, "troupe: error: %s\n", error.to_string().c_str());
+  return code;
 }
 
 Status resolve(ModelArguments& a) {

@@ -4,11 +4,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include <optional>
 #include <string>
 
 #include "base/units.h"
 #include "generate/options.h"
-#include "model/model.h"
+#include "serve/served_model.h"
 
 namespace troupe::cli {
 
@@ -24,8 +25,12 @@ struct ModelArguments {
   generate::EngineOptions engine;
 };
 void add_model_arguments(CLI::App& app, ModelArguments& arguments);
-/// What they say about the arithmetic of a loaded model.
-void apply(const ModelArguments& arguments, model::Model& model);
+/// The exit code of a command line that asked for help or was wrong, which then has been said.
+[[nodiscard]] std::optional<int> parse(CLI::App& app, int argc, char** argv);
+/// Loads the model they name, in their precision, and says how it writes conversations.
+[[nodiscard]] Result<serve::ServedModel> load(const ModelArguments& arguments);
+/// Prints an error on stderr and returns `code`.
+int report(const Error& error, int code);
 /// Fills `engine`. Errors: kInvalidArgument for a size without meaning.
 [[nodiscard]] Status resolve(ModelArguments& arguments);
 

@@ -16,11 +16,6 @@ struct ServeArguments {
   std::string api_key_file, body_max = "4MiB", drain_deadline = "30s";
 };
 
-int failed(const Error& error, int code) {
-  std::fprintf(stderr, "troupe: error: %s\n", error.to_string().c_str());
-  return code;
-}
-
 void declare(CLI::App& app, ServeArguments& a) {
   add_model_arguments(app, a.model);
   app.add_option("--host", a.options.host, "Address to listen on; others than loopback need --api-key-file")->capture_default_str();
@@ -58,12 +53,8 @@ int serve_main(int argc, char** argv) {
   CLI::App app{"Serves a model over HTTP as OpenAI's API.", "troupe serve"};
   ServeArguments a;
   declare(app, a);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
-  if (const auto status = resolve(a); !status) return failed(status.error(), 2);
+  if (const auto code = parse(app, argc, argv)) return *code;
+  if (const auto status = resolve(a); !status) return report(status.error(), 2);
 
   sigset_t ends; // before any thread is made, so that all of them leave these signals to the wait below
   sigemptyset(&ends);
@@ -71,12 +62,10 @@ int serve_main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  auto model = serve::load_served_model(a.model.path, a.model.format);
-  if (!model) return failed(model.error(), 2);
-  apply(a.model, model->model);
-  std::fprintf(stderr, "troupe: conversations are written in %s\n", model->origin.c_str());
+  auto model = load(a.model);
+  if (!model) return report(model.error(), 2);
   auto server = serve::Server::start(a.options, *model, a.model.engine, a.model.threads);
-  if (!server) return failed(server.error(), server.error().code == ErrorCode::kUnavailable ? 1 : 2);
+  if (!server) return report(server.error(), server.error().code == ErrorCode::kUnavailable ? 1 : 2);
   std::fprintf(stderr, "troupe: serving %s at %s%s\n", a.options.name.c_str(), (*server)->address().c_str(), a.options.api_key.empty() ? ", without a key" : "");
 
   int signal = 0;

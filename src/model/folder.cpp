@@ -103,16 +103,18 @@ bool WeightFiles::complete() const {
 
 bool is_description(const fs::path& path) { return path.extension() == ".json"; }
 
-Result<ModelSpec> load_spec(const fs::path& path) {
+Result<ModelSpec> configured_spec(const fs::path& path) {
   if (is_description(path)) return described_spec(path);
-  if (!is_gguf(path)) {
-    TROUPE_TRY(ModelSpec spec, folder_spec(path));
-    if (spec.mtp.empty()) return spec;
-    if (const auto weights = formats::SafetensorsFolder::open(path)) (void)folder_table(spec, *weights);
-    return spec;
-  }
+  if (!is_gguf(path)) return folder_spec(path);
   TROUPE_TRY(const auto file, formats::GgufFile::open(path));
   return spec_from_gguf(file);
+}
+
+Result<ModelSpec> load_spec(const fs::path& path) {
+  TROUPE_TRY(ModelSpec spec, configured_spec(path));
+  if (spec.mtp.empty() || is_description(path)) return spec;
+  if (const auto weights = formats::SafetensorsFolder::open(path)) (void)folder_table(spec, *weights);
+  return spec;
 }
 
 Result<WeightFiles> weight_files(const fs::path& path, ModelSpec& spec) {

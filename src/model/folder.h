@@ -17,6 +17,9 @@ namespace troupe::model {
 /// Whether the path names a config.json alone: a model that is described, without weights.
 [[nodiscard]] bool is_description(const std::filesystem::path& path);
 
+/// What the configuration says, be there weights or not.
+[[nodiscard]] Result<ModelSpec> configured_spec(const std::filesystem::path& path);
+
 /// Only the spec of what load_model would read: no weights are touched, nor need they be there. A config.json alone will do. Where weights are
 /// there, the blocks for further tokens that they leave out are left out.
 [[nodiscard]] Result<ModelSpec> load_spec(const std::filesystem::path& path);

@@ -33,7 +33,7 @@ Result<Model> filled(const ModelSpec& spec, const std::vector<ParameterSpec>& ta
 }
 
 Result<Model> load_folder(const fs::path& folder) {
-  TROUPE_TRY(ModelSpec spec, load_spec(folder));
+  TROUPE_TRY(ModelSpec spec, configured_spec(folder));
   TROUPE_TRY(const auto weights, formats::SafetensorsFolder::open(folder));
   const std::string where = folder.string();
   const std::vector<ParameterSpec> table = folder_table(spec, weights);

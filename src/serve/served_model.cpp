@@ -6,7 +6,7 @@
 namespace troupe::serve {
 
 Result<ServedModel> load_served_model(const std::filesystem::path& path, const std::string& format) {
-  TROUPE_TRY(const auto spec, model::load_spec(path));
+  TROUPE_TRY(const auto spec, model::configured_spec(path));
   TROUPE_TRY(auto tokenizer, data::Tokenizer::load(path));
   TROUPE_TRY_STATUS(model::check_vocabulary(spec, tokenizer.vocab_size(), path.string()));
   TROUPE_TRY(const auto source, data::find_chat_template(path, spec.family));

@@ -27,6 +27,21 @@ std::vector<std::pair<std::int32_t, std::int32_t>> further_targets(const MicroBa
   return found;
 }
 
+void BatchCounts::add(const MicroBatch& batch) {
+  targets += batch.targets.size();
+  segments += batch.batch.segments.size();
+  further += further_targets(batch).size();
+}
+
+void set_shares(std::span<MicroBatch> part, const BatchCounts& whole) {
+  const auto share = [](std::size_t mine, std::size_t all) { return static_cast<double>(mine) / static_cast<double>(std::max<std::size_t>(1, all)); };
+  for (MicroBatch& batch : part) {
+    batch.share = share(batch.targets.size(), whole.targets);
+    batch.sequence_share = share(batch.batch.segments.size(), whole.segments);
+    batch.further_weight = share(1, whole.further);
+  }
+}
+
 ModelLoss::ModelLoss(const ModelLossOptions& options, const model::ModelSpec& spec) : options_(options) {
   const auto add = [this](const model::LayerSpec& layer) {
     counts_.emplace_back(layer.ffn.kind == model::FfnKind::kExperts ? static_cast<std::size_t>(layer.ffn.experts.count) : 0);

@@ -28,6 +28,15 @@ struct ModelLossReport {
 /// tokens ahead.
 [[nodiscard]] std::vector<std::pair<std::int32_t, std::int32_t>> further_targets(const MicroBatch& batch);
 
+/// What the terms of a batch are divided by: counts of the whole of it, whoever computes it.
+struct BatchCounts {
+  std::size_t targets = 0, segments = 0, further = 0;
+  void add(const MicroBatch& batch);
+};
+
+/// Gives each micro-batch of a part of a batch its shares of the whole (MicroBatch::share and its neighbours).
+void set_shares(std::span<MicroBatch> part, const BatchCounts& whole);
+
 /// Collects the losses of a step's micro-batches and how often each expert was chosen.
 /// Source: research of models: load balance as in Hugging Face's mixtures (over the rows of a micro-batch: the one term that depends on how a batch is
 /// cut), sequence balance and multi-token prediction as in DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20 and 21 to 25).

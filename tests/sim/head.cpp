@@ -66,12 +66,6 @@ void Head::step_done(const rollout::StepDone& done) {
 
 // ---- the processes of the machine
 
-template <class P>
-std::shared_ptr<P> Head::process(WorkerId id) const {
-  const auto it = machine_.agent->children.find(id);
-  return it == machine_.agent->children.end() ? nullptr : std::dynamic_pointer_cast<P>(it->second);
-}
-
 std::vector<std::shared_ptr<RankProcess>> Head::ranks() const {
   std::vector<std::shared_ptr<RankProcess>> found;
   for (const auto& [id, child] : machine_.agent->children)
@@ -89,16 +83,6 @@ std::shared_ptr<WriterProcess> Head::writer() const {
   for (const auto& [id, child] : machine_.agent->children)
     if (id.role == Role::kCheckpointWriter && child->alive && joined_.contains(id)) return process<WriterProcess>(id);
   return nullptr;
-}
-
-template <class P>
-void Head::order(const std::shared_ptr<P>& process, std::function<void(P&)> action) {
-  if (!process) return;
-  world_.send([line = line_, process, action = std::move(action)] {
-    process->deliver([line, process, action] {
-      if (process->line() == line) action(*process);
-    });
-  });
 }
 
 // ---- effects of the rollout director
@@ -292,11 +276,7 @@ void Head::perform(const run::StartStage& e) {
 void Head::perform(const run::TrainStep& e) {
   log_record(control::Ordered{e.from, {}});
   for (const auto& one : ranks())
-    world_.send_reliably(20 + one->id.index, [one, line = line_, from = e.from] {
-      one->deliver([one, line, from] {
-        if (one->line() == line) one->train_alone(from);
-      });
-    });
+    order_reliably<RankProcess>(20 + one->id.index, one, [from = e.from](RankProcess& r) { r.train_alone(from); });
 }
 
 void Head::perform(const run::StartEvaluation& e) {

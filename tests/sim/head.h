@@ -155,6 +155,11 @@ class Head final : public HeadEar {
   /// An order over a lossy link to a process that is connected to this head.
   template <class P>
   void order(const std::shared_ptr<P>& process, std::function<void(P&)> action);
+  /// The same over a link that keeps everything and its order.
+  template <class P>
+  void order_reliably(std::uint64_t channel, const std::shared_ptr<P>& process, std::function<void(P&)> action);
+  template <class P>
+  std::function<void()> arrival(const std::shared_ptr<P>& process, std::function<void(P&)> action);
   void check();
   void check_batch(const protocol::rollout::RequestTrainStep& e);
   template <class P>
@@ -203,6 +208,31 @@ class Head final : public HeadEar {
   std::uint64_t freezes_ = 0;
   std::deque<std::function<void()>> inbox_;
 };
+
+template <class P>
+std::shared_ptr<P> Head::process(WorkerId id) const {
+  const auto it = machine_.agent->children.find(id);
+  return it == machine_.agent->children.end() ? nullptr : std::dynamic_pointer_cast<P>(it->second);
+}
+
+template <class P>
+std::function<void()> Head::arrival(const std::shared_ptr<P>& process, std::function<void(P&)> action) {
+  return [line = line_, process, action = std::move(action)] {
+    process->deliver([line, process, action] {
+      if (process->line() == line) action(*process);
+    });
+  };
+}
+
+template <class P>
+void Head::order(const std::shared_ptr<P>& process, std::function<void(P&)> action) {
+  if (process) world_.send(arrival<P>(process, std::move(action)));
+}
+
+template <class P>
+void Head::order_reliably(std::uint64_t channel, const std::shared_ptr<P>& process, std::function<void(P&)> action) {
+  if (process) world_.send_reliably(channel, arrival<P>(process, std::move(action)));
+}
 
 template <class Core, class Event>
 void Head::feed(Core& core, const Event& event) {

@@ -21,16 +21,8 @@ void Head::store_get(WorkerId from, std::uint64_t mesh, std::uint64_t request, c
 }
 
 void Head::send_answers(const std::vector<MeshStore::Answer>& answers) {
-  for (const MeshStore::Answer& answer : answers) {
-    const auto child = machine_.agent->children.find(answer.to);
-    if (child == machine_.agent->children.end()) continue;
-    const auto rank = std::dynamic_pointer_cast<RankProcess>(child->second);
-    world_.send_reliably(30 + rank->id.index, [rank, line = line_, answer] {
-      rank->deliver([rank, line, answer] {
-        if (rank->line() == line) rank->answered(answer);
-      });
-    });
-  }
+  for (const MeshStore::Answer& answer : answers)
+    order_reliably<RankProcess>(30 + answer.to.index, process<RankProcess>(answer.to), [answer](RankProcess& r) { r.answered(answer); });
 }
 
 void Head::perform(const mesh::Build& e) {
@@ -42,13 +34,9 @@ void Head::perform(const mesh::Build& e) {
   state.version = e.order.version;
   for (const WorkerId& id : e.members) {
     require(joined_.contains(id), "a mesh is built by ranks that are there");
-    const auto rank = std::dynamic_pointer_cast<RankProcess>(machine_.agent->children.at(id));
     const auto fail = [this, id] { machine_.end_process(id, "the head takes it to hold what it does not hold"); };
-    world_.send_reliably(40 + id.index, [rank, line = line_, e, state, fail, ranks = scenario_.ranks] {
-      rank->deliver([rank, line, e, state, fail, ranks] {
-        if (rank->line() == line) rank->build(e, ranks, state, fail);
-      });
-    });
+    order_reliably<RankProcess>(40 + id.index, process<RankProcess>(id),
+                                [e, state, fail, ranks = scenario_.ranks](RankProcess& r) { r.build(e, ranks, state, fail); });
   }
 }
 
@@ -71,16 +59,8 @@ void Head::perform(const mesh::Whole& e) {
 }
 
 void Head::perform(const mesh::Abort& e) {
-  for (const WorkerId& id : e.members) {
-    const auto child = machine_.agent->children.find(id);
-    if (child == machine_.agent->children.end()) continue;
-    const auto rank = std::dynamic_pointer_cast<RankProcess>(child->second);
-    world_.send_reliably(40 + id.index, [rank, line = line_, e] {
-      rank->deliver([rank, line, e] {
-        if (rank->line() == line) rank->abort(e.mesh, e.reason);
-      });
-    });
-  }
+  for (const WorkerId& id : e.members)
+    order_reliably<RankProcess>(40 + id.index, process<RankProcess>(id), [e](RankProcess& r) { r.abort(e.mesh, e.reason); });
   send_answers(mesh_store_.open(std::nullopt, scenario_.ranks));
 }
 

@@ -9,18 +9,6 @@ namespace {
 constexpr const char* kLatent = "deepseek_v3/base";  // sigmoid router with a correction, one block for further tokens
 constexpr const char* kSoftmax = "qwen3_moe/base";
 
-std::vector<MicroBatch> weighted(const std::vector<rl::MicroBatch>& micros) {
-  std::vector<MicroBatch> batches = model_batches(micros);
-  std::size_t targets = 0, segments = 0, further = 0;
-  for (const MicroBatch& b : batches) targets += b.targets.size(), segments += b.batch.segments.size(), further += further_targets(b).size();
-  for (MicroBatch& b : batches) {
-    b.share = static_cast<double>(b.targets.size()) / static_cast<double>(targets);
-    b.sequence_share = static_cast<double>(b.batch.segments.size()) / static_cast<double>(segments);
-    b.further_weight = 1.0 / static_cast<double>(further);
-  }
-  return batches;
-}
-
 struct Done {
   StepReport report;
   std::map<std::string, std::vector<float>> gradient;
@@ -32,15 +20,8 @@ Done step(const char* fixture, const ModelLossOptions& options, const data::Pack
   at::set_num_threads(1);
   model::Model model = golden_model(fixture);
   Trainer trainer = value_or_die(Trainer::create(model, adamw(1e-6), {}, options));
-  rl::Denominator denominator = rl::make_denominator(rl::Aggregation::kTokenMean);
-  rl::count_packed(denominator, documents);
-  const auto micros = rl::cut_packed(documents, rows_max);
-  rl::LossTotals totals;
   Done done;
-  done.report = value_or_die(trainer.step(weighted(micros), 1.0, [&](std::size_t i, std::span<const float> logprob, std::span<const float>) -> Result<std::vector<float>> {
-    TROUPE_TRY(auto result, rl::cross_entropy_loss(rl::token_batch(micros[i], logprob), denominator, totals));
-    return std::move(result.dloss_dlogprob);
-  }));
+  done.report = supervised_step(trainer, documents, rows_max).report;
   done.gradient = first_gradient(trainer);
   done.state = copy_state(trainer);
   return done;
@@ -111,7 +92,7 @@ TEST(ModelLoss, CorrectionsMoveAgainstTheBusyByTheGoldenRule) {
 // Each rank counts its own rows; what they add up is what one rank would have counted.
 TEST(ModelLoss, RanksAddTheirCounts) {
   const ModelLossOptions options{.sequence_balance = 0.01, .correction_speed = 0.001};
-  const auto batches = weighted(rl::cut_packed(packed(documents()), 1));
+  const auto batches = weighted_batches(rl::cut_packed(packed(documents()), 1));
   const auto run = [&](std::size_t first, std::size_t last, model::Model& model) {
     ModelLoss loss(options, model.spec());
     for (std::size_t i = first; i < last; ++i) {

@@ -50,6 +50,15 @@ inline std::vector<MicroBatch> model_batches(const std::vector<rl::MicroBatch>& 
   return out;
 }
 
+/// The same as the whole of a batch, with the shares that losses of the model's parts need.
+inline std::vector<MicroBatch> weighted_batches(const std::vector<rl::MicroBatch>& micros) {
+  std::vector<MicroBatch> batches = model_batches(micros);
+  BatchCounts whole;
+  for (const MicroBatch& batch : batches) whole.add(batch);
+  set_shares(batches, whole);
+  return batches;
+}
+
 /// Documents that are learned from `first_learned` on.
 inline data::PackedSequences packed(const std::vector<std::vector<std::int32_t>>& documents, std::size_t first_learned = 0) {
   data::PackedSequences out;
@@ -72,7 +81,7 @@ inline Supervised supervised_step(Trainer& trainer, const data::PackedSequences&
   const auto micros = rl::cut_packed(documents, rows_max);
   rl::LossTotals totals;
   Supervised out;
-  out.report = value_or_die(trainer.step(model_batches(micros), 1.0, [&](std::size_t i, std::span<const float> logprob, std::span<const float>) -> Result<std::vector<float>> {
+  out.report = value_or_die(trainer.step(weighted_batches(micros), 1.0, [&](std::size_t i, std::span<const float> logprob, std::span<const float>) -> Result<std::vector<float>> {
     TROUPE_TRY(auto result, rl::cross_entropy_loss(rl::token_batch(micros[i], logprob), denominator, totals));
     return std::move(result.dloss_dlogprob);
   }));

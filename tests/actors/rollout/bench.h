@@ -96,4 +96,22 @@ struct Bench {
   }
 };
 
+/// What comes of a group that one worker hands back after `steps` and another goes on with; empty when nothing was left to hand back.
+/// `make` gives a worker.
+template <class Make>
+std::vector<SampleResult> handed_over(Make make, const GroupWork& group, int steps) {
+  Bench first = make();
+  first.work.take(group);
+  first.run([&] { return steps-- <= 0; });
+  if (first.results().size() == group.samples.size()) return {};
+  first.work.drain(Duration{0});
+  EXPECT_EQ(first.drained.size(), 1u);
+  Bench second = make();
+  for (const SamplesDone& message : first.done) second.done.push_back(message);
+  for (GroupWork work : first.drained.at(0).handed_back) second.work.take(work);
+  second.run();
+  EXPECT_EQ(second.results().size(), group.samples.size());
+  return second.results();
+}
+
 } // namespace troupe::actors::test

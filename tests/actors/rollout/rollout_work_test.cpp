@@ -5,6 +5,7 @@ namespace {
 
 using test::Bench;
 using test::group_of;
+using test::handed_over;
 using test::small_options;
 using testing::ElementsAre;
 
@@ -74,19 +75,10 @@ TEST(RolloutWork, AnEpisodeHandedBackInTheMiddleEndsTheSameElsewhere) {
   const auto expected = whole.results();
   ASSERT_EQ(expected.size(), 2u);
   for (const int steps : {0, 1, 5, 13, 17, 25, 30}) {
-    Bench first;
-    first.work.take(group_of(5, {0, 1}));
-    int left = steps;
-    first.run([&] { return left-- <= 0; });
-    if (first.results().size() == 2) continue;
-    first.work.drain(Duration{0});
-    ASSERT_EQ(first.drained.size(), 1u) << steps;
-    Bench second;
-    for (const SamplesDone& message : first.done) second.done.push_back(message);
-    for (GroupWork work : first.drained[0].handed_back) second.work.take(work);
-    second.run();
-    const auto results = second.results();
-    ASSERT_EQ(results.size(), 2u) << steps;
+    SCOPED_TRACE(steps);
+    const auto results = handed_over([] { return Bench(); }, group_of(5, {0, 1}), steps);
+    if (results.empty()) continue;
+    ASSERT_EQ(results.size(), 2u);
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(results[i].ids, expected[i].ids) << steps;
       EXPECT_EQ(results[i].sampled, expected[i].sampled) << steps;

@@ -9,6 +9,7 @@ namespace {
 
 using test::Bench;
 using test::group_of;
+using test::handed_over;
 using test::small_options;
 using test::small_policy;
 using Ids = std::vector<std::int32_t>;
@@ -85,18 +86,10 @@ TEST(TemplateRuns, AnEpisodeThatIsHandedBackHasEveryTokenOnce) {
     const auto expected = whole.results();
     ASSERT_EQ(expected.size(), 2u);
     for (const int steps : {1, 5, 13, 17, 25, 30}) {
-      Bench first(small_options(), small_policy(by(jinja)));
-      first.work.take(group_of(5, {0, 1}));
-      int left = steps;
-      first.run([&] { return left-- <= 0; });
-      if (first.results().size() == 2) continue;
-      first.work.drain(Duration{0});
-      Bench second(small_options(), small_policy(by(jinja)));
-      for (const SamplesDone& message : first.done) second.done.push_back(message);
-      for (GroupWork work : first.drained.at(0).handed_back) second.work.take(work);
-      second.run();
-      const auto results = second.results();
-      ASSERT_EQ(results.size(), 2u) << steps;
+      SCOPED_TRACE(steps);
+      const auto results = handed_over([&] { return Bench(small_options(), small_policy(by(jinja))); }, group_of(5, {0, 1}), steps);
+      if (results.empty()) continue;
+      ASSERT_EQ(results.size(), 2u);
       for (std::size_t i = 0; i < 2; ++i) {
         EXPECT_EQ(results[i].ids, expected[i].ids) << steps;
         EXPECT_EQ(results[i].sampled, expected[i].sampled) << steps;
