@@ -121,6 +121,11 @@ TEST(Collectives, SumsAreRightAndTheSameBitsOnEveryRankAndInEveryRun) {
   }
 }
 
+// c10d's recorder is shared by all groups of a process and takes in a group at its first operation (see start_alone).
+TEST(Collectives, ManyGroupsOfOneProcessBeginAtTheSameTime) {
+  for (int round = 0; round < 12; ++round) as_ranks(4, [](Collectives& group) { ASSERT_TRUE(group.barrier()); });
+}
+
 TEST(Collectives, SumsOfDoublesAndOfNothing) {
   as_ranks(3, [](Collectives& group) {
     std::vector<double> values{1.0 + group.rank(), 1e-12};

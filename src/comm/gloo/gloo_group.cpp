@@ -78,6 +78,15 @@ class WithoutSigpipe {
   sigset_t before_{};
 };
 
+// Starts an operation of any group of this process, one at a time: c10d's flight recorder, which all groups share, adds a group to its map at
+// the first operation of that group, without a lock (LibTorch 2.11; two groups that start together end in a segmentation fault).
+template <class Start>
+auto start_alone(const Start& start) {
+  static std::mutex starting;
+  const std::lock_guard lock(starting);
+  return start();
+}
+
 class GlooGroup final : public Collectives {
  public:
   GlooGroup(std::shared_ptr<comm::Store> store, const GroupOptions& options) : store_(std::move(store)), options_(options) {
@@ -199,7 +208,7 @@ class GlooGroup final : public Collectives {
     std::string trouble;
     if (!reason() && !empty) {
       try {
-        start()->wait();
+        start_alone(start)->wait();
       } catch (const std::exception& e) {
         trouble = first_line(e.what());
       }
@@ -275,7 +284,7 @@ class GlooGroup final : public Collectives {
       if (peer == rank()) continue;
       try {
         std::vector<at::Tensor> one{at::zeros({1}, at::kByte)};
-        gloo_->recv(one, static_cast<int>(peer), kNobodySends)->wait(milliseconds(1));
+        start_alone([&] { return gloo_->recv(one, static_cast<int>(peer), kNobodySends); })->wait(milliseconds(1));
       } catch (const std::exception&) { // as meant
       }
     }
