@@ -36,12 +36,14 @@ Result<CudaLibrary> open_cuda_library(const std::string& path) {
   if (handle == nullptr) return fail(ErrorCode::kUnavailable, "the GPU kernels could not be loaded: " + loader_text());
   CudaLibrary library;
   library.path = path;
-  const bool complete = find(handle, "troupe_cuda_abi_version", &library.abi_version) &&
-                        find(handle, "troupe_cuda_rmsnorm_forward", &library.rmsnorm_forward) &&
-                        find(handle, "troupe_cuda_rmsnorm_backward", &library.rmsnorm_backward) &&
-                        find(handle, "troupe_cuda_device_count", &library.device_count) &&
-                        find(handle, "troupe_cuda_nccl_version", &library.nccl_version) &&
-                        find(handle, "troupe_cuda_torch_devices", &library.torch_devices);
+  bool complete = find(handle, "troupe_cuda_abi_version", &library.abi_version) &&
+                  find(handle, "troupe_cuda_device_count", &library.device_count) &&
+                  find(handle, "troupe_cuda_nccl_version", &library.nccl_version) &&
+                  find(handle, "troupe_cuda_torch_devices", &library.torch_devices);
+#define TROUPE_ENTRY(name, Args) complete = complete && find(handle, "troupe_cuda_" #name, &library.name);
+  TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
+  TROUPE_CUDA_CALLS(TROUPE_ENTRY)
+#undef TROUPE_ENTRY
   if (!complete || library.abi_version() != kCudaAbiVersion) {
     return fail(ErrorCode::kCorrupt, path + " belongs to another build of troupe: build troupe_cuda again");
   }

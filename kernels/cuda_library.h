@@ -6,14 +6,58 @@
 #include <string>
 
 #include "base/result.h"
+#include "kernels/adamw.h"
+#include "kernels/cuda_args.h"
+#include "kernels/delta_net.h"
+#include "kernels/logprob.h"
+#include "kernels/pointwise.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "kernels/router.h"
+#include "kernels/swiglu.h"
+
+/// The kernels of the library, each with its arguments: ENTRY(name, Args) is
+/// `const char* troupe_cuda_NAME(const Args* args, void* stream)`. It enqueues on a cudaStream_t and returns null, or a
+/// static text that says what CUDA refused. Pointers in the arguments are to device memory. Arguments that the CPU
+/// kernel would refuse are the caller's to check.
+#define TROUPE_CUDA_KERNELS(ENTRY)             \
+  ENTRY(rmsnorm_forward, RmsNormForward)       \
+  ENTRY(rmsnorm_backward, RmsNormBackward)     \
+  ENTRY(rope, Rope)                            \
+  ENTRY(rope_pairs, RopePairs)                 \
+  ENTRY(swiglu_forward, SwigluForward)         \
+  ENTRY(swiglu_backward, SwigluBackward)       \
+  ENTRY(gated_unit, GatedUnit)                 \
+  ENTRY(adamw_step, AdamW)                     \
+  ENTRY(logprob_forward, LogprobForward)       \
+  ENTRY(logprob_backward, LogprobBackward)     \
+  ENTRY(sample_rows, CudaSampleRows)           \
+  ENTRY(route, Router)                         \
+  ENTRY(attention_forward, CudaAttention)      \
+  ENTRY(attention_backward, CudaAttentionGrad) \
+  ENTRY(store_in_pages, CudaPageStores)        \
+  ENTRY(listed_attention, CudaListedAttention) \
+  ENTRY(causal_conv, CausalConv)               \
+  ENTRY(delta_rule, DeltaRule)                 \
+  ENTRY(quantise, CudaQuantise)                \
+  ENTRY(dequantise, CudaQuantise)              \
+  ENTRY(matmul, CudaMatmul)                    \
+  ENTRY(grouped_matmul, CudaMatmul)            \
+  ENTRY(weight_gradient, WeightGradient)       \
+  ENTRY(round_bfloat16, CudaRound)             \
+  ENTRY(matmul_tensor, CudaTensorMatmul)
+
+/// Those that are a call of somebody else's library.
+#define TROUPE_CUDA_CALLS(ENTRY) ENTRY(matmul_library, CudaTensorMatmul)
 
 namespace troupe::kernels {
 
-/// The C entry points of libtroupe_cuda.so. An entry returns null, or a static text that says what CUDA refused.
+/// The C entry points of libtroupe_cuda.so.
 struct CudaLibrary {
-  const char* (*rmsnorm_forward)(const RmsNormForward* args, void* stream) = nullptr;
-  const char* (*rmsnorm_backward)(const RmsNormBackward* args, void* stream) = nullptr;
+#define TROUPE_ENTRY(name, Args) const char* (*name)(const Args* args, void* stream) = nullptr;
+  TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
+  TROUPE_CUDA_CALLS(TROUPE_ENTRY)
+#undef TROUPE_ENTRY
   int (*device_count)() = nullptr;   ///< Devices CUDA can use now; 0 without a driver.
   int (*nccl_version)() = nullptr;   ///< NCCL's own number, e.g. 22809; 0 on failure.
   int (*torch_devices)() = nullptr;  ///< Devices LibTorch's CUDA half can use now.
@@ -22,7 +66,7 @@ struct CudaLibrary {
 };
 
 /// Changes with the layout of any argument struct or entry point above.
-inline constexpr int kCudaAbiVersion = 1;
+inline constexpr int kCudaAbiVersion = 2;
 
 /// Opens a library file. Errors: kUnavailable with the loader's own text (what is missing), kCorrupt when an entry
 /// point is missing or the version differs.

@@ -65,16 +65,18 @@ std::set<std::string> symbols(const std::string& path, const std::string& what) 
 
 TEST(CudaLibraryFile, ExportsTheEntryPointsAndNothingElse) {
   const auto exported = symbols(TROUPE_CUDA_LIBRARY, "--defined-only");
-  for (const char* name : {"troupe_cuda_abi_version", "troupe_cuda_rmsnorm_forward", "troupe_cuda_rmsnorm_backward",
-                           "troupe_cuda_device_count", "troupe_cuda_nccl_version", "troupe_cuda_torch_devices"}) {
-    EXPECT_TRUE(exported.contains(name)) << name;
-  }
-  for (const std::string& name : exported) EXPECT_TRUE(name.starts_with("troupe_cuda_")) << name;
+  std::set<std::string> wanted = {"troupe_cuda_abi_version", "troupe_cuda_device_count", "troupe_cuda_nccl_version",
+                                  "troupe_cuda_torch_devices"};
+#define TROUPE_ENTRY(name, Args) wanted.insert("troupe_cuda_" #name);
+  TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
+  TROUPE_CUDA_CALLS(TROUPE_ENTRY)
+#undef TROUPE_ENTRY
+  EXPECT_EQ(exported, wanted);
 }
 
 TEST(CudaLibraryFile, NamesTheLibrariesItStandsOn) {
   const std::string needed = output_of(std::string("readelf -d '") + TROUPE_CUDA_LIBRARY + "'");
-  for (const char* library : {"libcudart.so.13", "libnccl.so.2", "libc10_cuda.so", "libtorch_cuda.so"}) {
+  for (const char* library : {"libcudart.so.13", "libcublasLt.so.13", "libnccl.so.2", "libc10_cuda.so", "libtorch_cuda.so"}) {
     EXPECT_NE(needed.find(std::string("[") + library + "]"), std::string::npos) << library;
   }
 }
@@ -93,11 +95,11 @@ TEST(CudaLibraryFile, EverySymbolItLacksIsInALibraryOfThisMachine) {
   }
 }
 
-TEST(CudaLibraryFile, HoldsCodeForHopper) {
+TEST(CudaLibraryFile, HoldsCodeForHopperAndBlackwell) {
   std::ifstream in(TROUPE_CUDA_LIBRARY, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   EXPECT_NE(bytes.find(".nv_fatbin"), std::string::npos);
-  EXPECT_NE(bytes.find("sm_90a"), std::string::npos);
+  for (const char* device : {"sm_90a", "sm_100a"}) EXPECT_NE(bytes.find(device), std::string::npos) << device;
 }
 
 TEST(CudaLibraryFile, OpensOrSaysWhatThisMachineLacks) {

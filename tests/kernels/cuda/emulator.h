@@ -1,0 +1,105 @@
+/// @file
+/// CUDA on the CPU, for tests: with TROUPE_CUDA_EMULATED the sources in kernels/cuda compile as plain C++, and this
+/// takes the place of CUDA's headers. Threads of a block are fibers, blocks run one after the other.
+///
+/// A launch fails with a text (it never hangs) when: threads meet at different barriers, one ends before a barrier or
+/// a warp operation the others wait at, a limit of the device (sm_90) is exceeded, or memory behind a shared array was
+/// written. Shared memory begins as NaN in every block. The order in which threads and blocks run is a choice: a result
+/// that differs between orders is a race.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <source_location>
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+namespace emulator {
+
+using Site = std::source_location;
+
+enum class Order { kAscending, kDescending, kShuffled };
+/// In which threads (between two barriers) and blocks run, from the next launch on.
+void set_order(Order order);
+
+/// What one launch asks of the device. `dynamic_bytes`: of shared memory, besides the arrays the kernel names.
+struct Launch {
+  dim3 grid, block;
+  std::size_t dynamic_bytes = 0;
+};
+/// Runs body(context) once per thread. Null, or what went wrong: valid until the next launch.
+const char* run(const Launch& launch, void (*body)(void*), void* context);
+
+void barrier(Site at);
+/// The array that `key` names in this block.
+void* shared_array(const void* key, std::size_t bytes);
+void* dynamic_shared();
+/// Every lane of the warp brings up to kLaneBytes; returns what lane 0, 1, ... brought, kLaneBytes apart.
+inline constexpr std::size_t kLaneBytes = 64;
+const unsigned char* exchange(unsigned mask, const void* mine, std::size_t bytes, Site at);
+unsigned lane();
+
+template <class T>
+T from_lane(const unsigned char* all, unsigned lane_index) {
+  T value;
+  std::memcpy(&value, all + lane_index % 32 * kLaneBytes, sizeof value);
+  return value;
+}
+
+template <class Array>
+Array& shared(const void* key) {
+  return *static_cast<Array*>(shared_array(key, sizeof(Array)));
+}
+
+/// D += A B of one warp, m16n8k16, as `mma.sync` spreads it over the lanes; each element's products in ascending k.
+void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], Site at);
+
+}  // namespace emulator
+
+/// An array of the block. One per place in the source (and template instance), as __shared__ has it.
+#define TROUPE_SHARED(type, name, extent)      \
+  type(&name) extent = ::emulator::shared<type extent>([] { \
+    static char key;                           \
+    return static_cast<const void*>(&key);     \
+  }())
+#define TROUPE_DYNAMIC_SHARED(type, name) type* const name = static_cast<type*>(::emulator::dynamic_shared())
+
+inline void __syncthreads(emulator::Site at = emulator::Site::current()) { emulator::barrier(at); }
+inline void __syncwarp(unsigned mask = ~0u, emulator::Site at = emulator::Site::current()) {
+  emulator::exchange(mask, nullptr, 0, at);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int other, emulator::Site at = emulator::Site::current()) {
+  return emulator::from_lane<T>(emulator::exchange(mask, &value, sizeof value, at),
+                                emulator::lane() ^ static_cast<unsigned>(other));
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, emulator::Site at = emulator::Site::current()) {
+  return emulator::from_lane<T>(emulator::exchange(mask, &value, sizeof value, at), static_cast<unsigned>(from));
+}
+inline unsigned __ballot_sync(unsigned mask, int yes, emulator::Site at = emulator::Site::current()) {
+  const unsigned char* all = emulator::exchange(mask, &yes, sizeof yes, at);
+  unsigned bits = 0;
+  for (unsigned l = 0; l < 32; ++l) bits |= (emulator::from_lane<int>(all, l) != 0 ? 1u : 0u) << l;
+  return bits;
+}
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline int __float2int_rn(float x) { return x == x ? static_cast<int>(std::nearbyintf(x)) : 0; }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
