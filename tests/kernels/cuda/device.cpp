@@ -1,6 +1,7 @@
 // The kernels on the first device of this machine; everything is skipped where there is none.
 #include <cuda_runtime_api.h>
 
+#include "tests/kernels/cuda/entries.h"
 #include "tests/kernels/cuda/target.h"
 
 namespace troupe::kernels::testing {
@@ -13,16 +14,17 @@ void check(cudaError_t error) { EXPECT_EQ(error, cudaSuccess) << cudaGetErrorStr
 const Target& target() {
   static const Target device = [] {
     Target t;
-    const auto& library = cuda_library();
-    if (!library) {
-      t.absent = library.error().message;
-      return t;
-    }
-    if (library->device_count() == 0) {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
       t.absent = "no CUDA device";
       return t;
     }
-    t.library = &*library;
+    static const CudaLibrary library = [] {
+      CudaLibrary l = linked_kernels();
+      l.matmul_library = troupe_cuda_matmul_library;
+      return l;
+    }();
+    t.library = &library;
     t.allocate = [](std::size_t bytes) {
       void* memory = nullptr;
       check(cudaMalloc(&memory, bytes));

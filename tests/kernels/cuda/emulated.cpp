@@ -4,23 +4,13 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/kernels/cuda/entries.h"
 #include "tests/kernels/cuda/target.h"
-
-#define TROUPE_ENTRY(name, Args) \
-  extern "C" const char* troupe_cuda_##name(const troupe::kernels::Args* args, void* stream);
-TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
-#undef TROUPE_ENTRY
 
 namespace troupe::kernels::testing {
 
 const Target& target() {
-  static const CudaLibrary library = [] {
-    CudaLibrary l;
-#define TROUPE_ENTRY(name, Args) l.name = troupe_cuda_##name;
-    TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
-#undef TROUPE_ENTRY
-    return l;
-  }();
+  static const CudaLibrary library = linked_kernels();
   static const Target emulated = {
       &library,
       "",
