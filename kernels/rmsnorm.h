@@ -33,7 +33,7 @@ struct RmsNormForward {
 void rmsnorm_forward(const RmsNormForward& args);
 
 /// The same on a CUDA stream (returns once the work is enqueued), or on this thread when the stream is null.
-/// CUDA sums in an order of its own: equal to the CPU's within rounding, and to itself in every bit.
+/// CUDA sums in the same order: the CPU's bits.
 /// Errors: kInvalidArgument for a null pointer or cols out of range; kUnavailable without libtroupe_cuda.so, or with
 /// CUDA's own text when the launch is refused.
 [[nodiscard]] Status rmsnorm_forward(const RmsNormForward& args, Stream stream);

@@ -22,7 +22,8 @@ struct KeyTile {
   std::int64_t span[2], before[2];
 };
 
-/// Fills `tile` with keys [first, first + count) of a segment. Tiles are asked for in order, `first` from 0 upwards.
+/// Fills `tile` with keys [first, first + count) of a segment. Tiles are asked for in order, `first` from 0 upwards. Ends
+/// with a barrier, so that what came before is done when the tile is loaded.
 __device__ void find_keys(const CudaAttention& a, const AttentionSegment& s, std::int64_t kv_head, std::int64_t first,
                           std::int64_t count, KeyTile& tile) {
   const std::int64_t hd = a.shape.head_dim;
@@ -157,7 +158,6 @@ __global__ void __launch_bounds__(kTileThreads, 1) forward_kernel(CudaAttention 
     for (int i = 0; i < kPairs; ++i)
       for (int j = 0; j < kKeysEach; ++j)
         if (first + tx() + kSide * j < mine.visible[i]) most[i] = larger(most[i], score[i][j]);
-    __syncthreads();
   }
   for (int i = 0; i < kPairs; ++i) most[i] = max_of_16(most[i]);
   float lanes[kPairs][kKeysEach] = {};
@@ -177,7 +177,6 @@ __global__ void __launch_bounds__(kTileThreads, 1) forward_kernel(CudaAttention 
     __syncthreads();
     load_found(tile[0], true, count, hd, kv);
     add_values<kPairs, kChunks>(p, kv, hd, mine.visible, first, count, acc);
-    __syncthreads();
   }
   for (int i = 0; i < kPairs; ++i) {
     const float sum = sum_of_16((lanes[i][0] + lanes[i][1]) + (lanes[i][2] + lanes[i][3]));
