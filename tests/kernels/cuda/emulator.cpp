@@ -223,19 +223,35 @@ class Machine {
     waiting_ = 0;
     for (Warp& w : warps_) w = {};
     for (std::size_t i = 0; i < fibers_.size(); ++i) start(i);
-    for (bool moved = true; moved && error_.empty();) {
-      moved = false;
-      if (order == Order::kShuffled) std::shuffle(turns_.begin(), turns_.end(), random_);
-      for (const std::size_t i : turns_) {
-        if (fibers_[i].state != State::kReady) continue;
-        resume(i);
-        moved = true;
-        if (!error_.empty()) break;
-      }
+    while (error_.empty() && (order == Order::kShuffled ? step_all() : run_warps())) {
     }
     if (error_.empty()) error_ = what_hangs();
     if (error_.empty()) error_ = what_was_written();
     if (!error_.empty()) error_ = "block " + text_of(blockIdx) + ": " + error_;
+  }
+
+  /// Resumes whoever of turns_[begin, end) is ready. False: nobody was.
+  bool step(std::size_t begin, std::size_t end) {
+    bool moved = false;
+    for (std::size_t i = begin; i < end && error_.empty(); ++i) {
+      if (fibers_[turns_[i]].state != State::kReady) continue;
+      resume(turns_[i]);
+      moved = true;
+    }
+    return moved;
+  }
+  bool step_all() {
+    std::shuffle(turns_.begin(), turns_.end(), random_);
+    return step(0, turns_.size());
+  }
+  /// One warp after the other runs until the block's next barrier: far ahead of the warps behind it.
+  bool run_warps() {
+    bool moved = false;
+    for (std::size_t begin = 0; begin < turns_.size(); begin += kWarp) {
+      const std::size_t end = std::min(begin + kWarp, turns_.size());
+      while (step(begin, end)) moved = true;
+    }
+    return moved;
   }
 
   [[nodiscard]] std::string what_hangs() const {

@@ -35,7 +35,8 @@ namespace emulator {
 using Site = std::source_location;
 
 enum class Order { kAscending, kDescending, kShuffled };
-/// In which threads (between two barriers) and blocks run, from the next launch on.
+/// In which threads and blocks run, from the next launch on. Ascending and descending: a warp runs to the next barrier
+/// before another one begins. Shuffled: everybody a little, in turns.
 void set_order(Order order);
 
 /// What one launch asks of the device. `dynamic_bytes`: of shared memory, besides the arrays the kernel names.

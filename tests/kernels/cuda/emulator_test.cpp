@@ -145,6 +145,22 @@ TEST(Emulator, ARaceGivesDifferentResultsInDifferentOrders) {
   EXPECT_NE(results[0], results[1]);
 }
 
+TEST(Emulator, AnOperationOfAWarpIsNoBarrierOfTheBlock) {
+  std::vector<bool> there;
+  in_all_orders([&] {
+    bool seen = false;
+    EXPECT_EQ(run(64, [&] {
+      TROUPE_SHARED(float, memory, [64]);
+      memory[threadIdx.x] = 1;
+      for (int i = 0; i < 20; ++i) __syncwarp();
+      if (threadIdx.x == 0) seen = memory[40] == memory[40];  // of the other warp
+    }), "");
+    there.push_back(seen);
+  });
+  EXPECT_FALSE(there[0]);
+  EXPECT_TRUE(there[1]);
+}
+
 TEST(Emulator, AnErrorDoesNotSpoilTheNextLaunch) {
   EXPECT_NE(run(64, [] {
     if (threadIdx.x == 0) __syncthreads();
