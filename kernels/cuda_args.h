@@ -29,7 +29,17 @@ struct CudaAttention {
   const AttentionSegment* segments = nullptr;  ///< [count]
   std::int64_t count = 0;
   std::int64_t max_rows = 0;  ///< Of any segment.
+  /// For decoding: spreads the keys of a segment over the device where max_rows times the heads of a group are at most
+  /// 16. cuda_attention_bytes; null: no spreading. The bits are the same.
+  void* workspace = nullptr;
+  std::int64_t max_keys = 0;  ///< Of any segment; read with a workspace only.
 };
+/// Per query head: a score per key and a factor; per kv head a pointer per key.
+[[nodiscard]] constexpr std::int64_t cuda_attention_bytes(const AttentionShape& shape, std::int64_t count,
+                                                          std::int64_t max_rows, std::int64_t max_keys) {
+  const std::int64_t keys = (max_keys + 63) / 64 * 64;
+  return count * (shape.kv_heads * keys * 8 + max_rows * shape.heads * (keys + 1) * 4);
+}
 
 /// `attention_backward`.
 struct CudaAttentionGrad {

@@ -132,7 +132,8 @@ void attention(const AttentionShape& shape, std::int64_t sequences, std::int64_t
   std::vector<AttentionSegment> segments;
   for (std::int64_t i = 0; i < sequences; ++i)
     segments.push_back({q + i * queries * q_row, out + i * queries * q_row, nullptr, queries, 0, 0, dev_spans + i, 1});
-  const CudaAttention a{shape, copied(segments), sequences, queries};
+  CudaAttention a{shape, copied(segments), sequences, queries, nullptr, keys};
+  if (queries == 1) a.workspace = memory<char>(cuda_attention_bytes(shape, sequences, queries, keys));
   const double pairs = static_cast<double>(sequences * queries * q_row) * (static_cast<double>(keys) - static_cast<double>(queries - 1) / 2);
   char name[64];
   std::snprintf(name, sizeof name, "attention %lld x %lld of %lld keys", static_cast<long long>(sequences),

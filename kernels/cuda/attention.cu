@@ -4,9 +4,8 @@
 //
 // A block takes one kv head and a tile of (query, head of its group) pairs, 64 of them or 16 where a segment has few; all
 // read the same tile of 64 keys. Flops: 6 hd per (query head, visible key), float32 on the ordinary cores (67 TF on an
-// H200; loads from shared memory hold it to about half). Memory: keys twice and values once per tile of pairs. Decoding
-// is bound by that reading, 12 bytes per kv head, channel and key: 4.8 TB/s once segments x kv heads fill the machine,
-// about 100 GB/s a block before.
+// H200; loads from shared memory hold it to about half). Memory: keys twice and values once per tile of pairs. A block
+// takes some 6 us per 64 keys however few its pairs are; with a workspace, decoding goes to attention_decode.cu instead.
 #include "kernels/attention.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda_args.h"
@@ -14,63 +13,23 @@
 namespace troupe::kernels::cuda {
 namespace {
 
-/// Where the keys of a tile lie, and how far the search for them has come (two places: one read, one written).
-struct KeyTile {
-  const float* k[kTileKeys];
-  const float* v[kTileKeys];
-  std::int64_t k_step[kTileKeys];  ///< From channel to channel: 1, in pages 16.
-  std::int64_t span[2], before[2];
-};
-
 /// Fills `tile` with keys [first, first + count) of a segment. Tiles are asked for in order, `first` from 0 upwards. Ends
 /// with a barrier, so that what came before is done when the tile is loaded.
 __device__ void find_keys(const CudaAttention& a, const AttentionSegment& s, std::int64_t kv_head, std::int64_t first,
                           std::int64_t count, KeyTile& tile) {
-  const std::int64_t hd = a.shape.head_dim;
   const std::int64_t turn = first / kTileKeys % 2;
   if (threadIdx.x < count) {
     std::int64_t span = first == 0 ? 0 : tile.span[turn];
     std::int64_t before = first == 0 ? 0 : tile.before[turn];
     const std::int64_t key = first + threadIdx.x;
     for (; key >= before + s.spans[span].count; ++span) before += s.spans[span].count;
-    const KeySpan& at = s.spans[span];
-    const std::int64_t t = key - before;
-    const bool rows = at.layout == KvLayout::kRows;
-    tile.k[threadIdx.x] = rows ? at.k + t * at.stride + kv_head * hd
-                               : at.k + (kv_head * at.stride + t / 16 * 16) * hd + t % 16;
-    tile.v[threadIdx.x] = at.v + (rows ? t * at.stride + kv_head * hd : (kv_head * at.stride + t) * hd);
-    tile.k_step[threadIdx.x] = rows ? 1 : 16;
+    place_key(s.spans[span], key - before, kv_head, a.shape.head_dim, threadIdx.x, tile);
     if (threadIdx.x == count - 1) {
       tile.span[1 - turn] = span;
       tile.before[1 - turn] = before;
     }
   }
   __syncthreads();
-}
-
-/// Keys or values of the found tile into shared memory. A tile that begins in a page is read 16 keys side by side.
-__device__ void load_found(const KeyTile& tile, bool values, std::int64_t count, int hd, float* to) {
-  if (values || tile.k_step[0] == 1) {
-    for (std::int64_t i = threadIdx.x; i < count * hd; i += kTileThreads) {
-      const std::int64_t t = i / hd;
-      const std::int64_t d = i % hd;
-      to[t * (hd + 1) + d] = values ? tile.v[t][d] : tile.k[t][d * tile.k_step[t]];
-    }
-  } else {
-    for (std::int64_t i = threadIdx.x; i < (count + 15) / 16 * 16 * hd; i += kTileThreads) {
-      const std::int64_t t = i / (16 * hd) * 16 + i % 16;
-      const std::int64_t d = i / 16 % hd;
-      if (t < count) to[t * (hd + 1) + d] = tile.k[t][d * tile.k_step[t]];
-    }
-  }
-  __syncthreads();
-}
-
-__device__ std::int64_t keys_of(const AttentionSegment& s) {
-  std::int64_t keys = 0;
-  for (std::int64_t i = threadIdx.x % kWarp; i < s.span_count; i += kWarp) keys += s.spans[i].count;
-  for (int other = 16; other > 0; other /= 2) keys += __shfl_xor_sync(kAllLanes, keys, other);
-  return keys;
 }
 
 /// Shared memory of a block: queries, one tile of keys or values, probabilities.
@@ -225,6 +184,7 @@ TROUPE_EXPORT const char* troupe_cuda_attention_forward(const troupe::kernels::C
   CudaAttention a = *args;
   a.shape = cuda::with_scale(a.shape);
   const std::int64_t pairs = a.max_rows * (a.shape.heads / a.shape.kv_heads);
+  if (pairs <= cuda::kDecodePairs && a.workspace != nullptr) return cuda::decode(a, stream);
   return pairs <= 32 ? cuda::forward<1>(a, stream) : cuda::forward<4>(a, stream);
 }
 

@@ -84,7 +84,7 @@ TEST_P(CudaAttentionKernels, PrefillOverRowsInOneOrSeveralSpans) {
         const On<KeySpan> dev_spans(spans);
         const On<AttentionSegment> segment(
             {{s.dev_q.get(), out.get(), lse.get(), keys, 0, 0, dev_spans.get(), static_cast<std::int64_t>(spans.size())}});
-        run(&CudaLibrary::attention_forward, CudaAttention{shape, segment.get(), 1, keys});
+        run(&CudaLibrary::attention_forward, CudaAttention{shape, segment.get(), 1, keys, nullptr, 0});
         EXPECT_EQ(bit_difference(out.read(), s.out), "");
         EXPECT_EQ(bit_difference(lse.read(), s.lse), "");
       }
@@ -118,13 +118,26 @@ TEST_P(CudaAttentionKernels, DecodingAndChunksOverPagesGiveThePrefillsBits) {
       const On<PageStore> dev(stores);
       run(&CudaLibrary::store_in_pages, CudaPageStores{shape, dev.get(), static_cast<std::int64_t>(stores.size()), p->capacity()});
     }
-    for (const auto& [begin, end] : std::vector<std::pair<std::int64_t, std::int64_t>>{{89, 90}, {10, 11}, {64, 83}, {20, 90}}) {
+    struct Ask {
+      std::int64_t begin, end;
+      bool spread;
+    };
+    for (const auto& [begin, end, spread] : {Ask{89, 90, false}, Ask{10, 11, false}, Ask{64, 83, false}, Ask{20, 90, false}, Ask{89, 90, true}, Ask{88, 90, true}, Ask{3, 4, true}}) {
+      SCOPED_TRACE("rows " + std::to_string(begin) + " to " + std::to_string(end) + (spread ? ", spread" : ""));
       const On<KeySpan> spans(pages.spans(end)), other_spans(others.spans(33));
-      const On<float> out(Floats(first.out.size(), -7)), other_out(Floats(second.out.size(), -7));
+      const On<float> out(Floats(first.out.size(), -7)), other_out(Floats(second.out.size(), -7)), lse(Floats(first.lse.size()));
       const On<AttentionSegment> segments(
-          {{first.dev_q.get() + begin * first.q_row(), out.get() + begin * first.q_row(), nullptr, end - begin, 0, 0, spans.get(), (end + 15) / 16},
-           {second.dev_q.get() + 32 * second.q_row(), other_out.get() + 32 * second.q_row(), nullptr, 1, 0, 0, other_spans.get(), 2}});
-      run(&CudaLibrary::attention_forward, CudaAttention{shape, segments.get(), 2, end - begin});
+          {{first.dev_q.get() + begin * first.q_row(), out.get() + begin * first.q_row(), lse.get() + begin * shape.heads, end - begin, 0, 0, spans.get(), (end + 15) / 16},
+           {second.dev_q.get() + 32 * second.q_row(), other_out.get() + 32 * second.q_row(), nullptr, 1, 0, 0, other_spans.get(), 2},
+           {}});
+      CudaAttention a{shape, segments.get(), 3, end - begin, nullptr, 0};
+      a.max_keys = std::max<std::int64_t>(end, 33);
+      const On<double> workspace(std::vector<double>(static_cast<std::size_t>(cuda_attention_bytes(shape, 3, a.max_rows, a.max_keys) / 8 + 1)));
+      if (spread) a.workspace = workspace.get();
+      run(&CudaLibrary::attention_forward, a);
+      const Floats sums = lse.read();
+      EXPECT_EQ(bit_difference(&sums[static_cast<std::size_t>(begin * shape.heads)], &first.lse[static_cast<std::size_t>(begin * shape.heads)],
+                               static_cast<std::size_t>((end - begin) * shape.heads)), "");
       const Floats got = out.read(), other = other_out.read();
       EXPECT_EQ(bit_difference(&got[static_cast<std::size_t>(begin * first.q_row())], &first.out[static_cast<std::size_t>(begin * first.q_row())],
                                static_cast<std::size_t>((end - begin) * first.q_row())), "");
@@ -132,6 +145,23 @@ TEST_P(CudaAttentionKernels, DecodingAndChunksOverPagesGiveThePrefillsBits) {
                                static_cast<std::size_t>(second.q_row())), "");
       for (std::size_t i = 0; i < static_cast<std::size_t>(begin * first.q_row()); ++i) ASSERT_EQ(got[i], -7) << "a row of nobody was written";
     }
+  }
+}
+
+TEST_P(CudaAttentionKernels, ManySpansAreFoundWhereverATileBegins) {
+  const AttentionShape shape{2, 1, 16, 0};
+  const Sequence s(shape, 700, 9);
+  std::vector<KeySpan> spans;  // of 0, 1, 2, 3 keys in turn: more than are counted at a time
+  for (std::int64_t t = 0; t < 700; t += spans.back().count)
+    spans.push_back(s.rows_of(s.dev_kv.get(), t, std::min<std::int64_t>(700, t + static_cast<std::int64_t>(spans.size() % 4))));
+  ASSERT_GT(spans.size(), 450u);
+  const On<KeySpan> dev_spans(spans);
+  const On<float> out(Floats(static_cast<std::size_t>(s.q_row())));
+  const On<AttentionSegment> segment({{s.dev_q.get() + 699 * s.q_row(), out.get(), nullptr, 1, 0, 0, dev_spans.get(), static_cast<std::int64_t>(spans.size())}});
+  const On<double> workspace(std::vector<double>(static_cast<std::size_t>(cuda_attention_bytes(shape, 1, 1, 700) / 8 + 1)));
+  for (void* memory : {static_cast<void*>(workspace.get()), static_cast<void*>(nullptr)}) {
+    run(&CudaLibrary::attention_forward, CudaAttention{shape, segment.get(), 1, 1, memory, 700});
+    EXPECT_EQ(bit_difference(out.read().data(), &s.out[static_cast<std::size_t>(699 * s.q_row())], static_cast<std::size_t>(s.q_row())), "");
   }
 }
 

@@ -38,12 +38,10 @@ TEST_P(CudaParts, RouterChoosesAsTheCpuDoes) {
       for (const bool corrected : {false, true})
         for (const bool normalise : {false, true}) {
           SCOPED_TRACE("score " + std::to_string(static_cast<int>(score)) + ", groups " + std::to_string(groups));
-          if (score == RouterScore::kSoftmax) logits[100] = 0;  // there the CPU's whole row is NaN
           Router a;
           a.rows = 9, a.experts = 48, a.chosen = 6, a.score = score, a.groups = groups, a.groups_kept = groups == 1 ? 1 : 3;
           a.normalise = normalise, a.guard = 1e-20F, a.scale = 2.5F;
           compare_routes(a, logits, corrected ? &correction : nullptr, testing::target().library->route);
-          logits[100] = std::nanf("");
         }
 }
 
