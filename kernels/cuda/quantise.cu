@@ -1,5 +1,5 @@
-// Numbers in 8 and 4 bits with scales beside them, on the GPU. Reading them back gives the bits of formats/quantised.h.
-// Writing rounds to nearest, ties to even, and cuts what is too large; scales:
+// Numbers in 8 and 4 bits with scales beside them, on the GPU: the bytes that formats/quantised.h writes, the bits that it
+// reads. Writing rounds to nearest, ties to even, and cuts what is too large; scales:
 //   kFp8Blocks    largest magnitude of a 128 x 128 block / 448 (1 for zeros);
 //   kFp8BlocksE8  the least power of two that is no less than that;
 //   kMxFp8, kMxFp4  2^(floor(log2(largest magnitude of 32)) - 8 or - 2): OCP Microscaling 1.0, section 6.3.
@@ -47,6 +47,7 @@ __device__ inline unsigned to_e4m3(float x) {
 
 __device__ inline unsigned to_e2m1(float x) {
   const float a = fabsf(x);
+  if (a != a) return (__float_as_uint(x) >> 28 & 8u) | 7u;
   const int code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
   return (__float_as_uint(x) >> 28 & 8u) | static_cast<unsigned>(code);
 }

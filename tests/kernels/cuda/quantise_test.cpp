@@ -77,87 +77,61 @@ TEST_P(CudaQuantiseKernels, EveryCodeIsReadAsTheFormatSays) {
   }
 }
 
-/// The nearest of the values that a format's codes have, the even code where two are as near.
-std::uint8_t nearest(float x, const Floats& values) {
-  std::size_t best = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double d = std::abs(static_cast<double>(values[i]) - static_cast<double>(std::abs(x)));
-    const double least = std::abs(static_cast<double>(values[best]) - static_cast<double>(std::abs(x)));
-    if (d < least || (d == least && i % 2 == 0)) best = i;
-  }
-  return static_cast<std::uint8_t>(best);
-}
-
-Floats magnitudes_of(CudaQuantised layout) {
-  Floats values;
-  const bool fp4 = layout == CudaQuantised::kMxFp4;
-  for (int i = 0; i < (fp4 ? 8 : 127); ++i)
-    values.push_back(fp4 ? formats::e2m1_to_float(static_cast<std::uint8_t>(i)) : formats::e4m3_to_float(static_cast<std::uint8_t>(i)));
-  return values;
-}
-
 /// Numbers of very different sizes, ties, zeros.
 Floats difficult(std::int64_t rows, std::int64_t cols) {
   Floats x = testing::filled(rows * cols, 3, 2);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::exp2(static_cast<float>(i / 97 % 40) - 20);
   for (std::size_t i = 0; i < 32; ++i) x[i] = static_cast<float>(i) * 0.25F;
   for (std::size_t i = 32; i < 64; ++i) x[i] = 0;
+  x[70] = 1e-40F;
   return x;
 }
 
-TEST_P(CudaQuantiseKernels, GroupsOf32GetTheirPowerOfTwoAndTheNearestCodes) {
-  for (const CudaQuantised layout : {CudaQuantised::kMxFp8, CudaQuantised::kMxFp4}) {
-    const bool fp4 = layout == CudaQuantised::kMxFp4;
-    const Floats x = difficult(5, 96), values = magnitudes_of(layout);
+Bytes bytes_of(const std::vector<std::byte>& from) {
+  Bytes bytes;
+  for (const std::byte b : from) bytes.push_back(std::to_integer<std::uint8_t>(b));
+  return bytes;
+}
+
+TEST_P(CudaQuantiseKernels, WritesTheBytesThatFormatsWrites) {
+  for (const CudaQuantised layout : {CudaQuantised::kFp8Blocks, CudaQuantised::kMxFp8, CudaQuantised::kMxFp4}) {
+    SCOPED_TRACE(static_cast<int>(layout));
+    const Floats x = difficult(130, 160);
+    const formats::Quantised right = layout == CudaQuantised::kFp8Blocks ? formats::quantise_fp8(x, 130, 160)
+                                     : layout == CudaQuantised::kMxFp8   ? formats::quantise_mxfp8(x)
+                                                                         : formats::quantise_mxfp4(x);
     const On<float> dev_x(x);
-    const On<std::uint8_t> dev_codes(Bytes(x.size() / (fp4 ? 2 : 1))), dev_scales(Bytes(15));
-    CudaQuantise a{dev_x.get(), dev_codes.get(), dev_scales.get(), 5, 96, layout, false};
-    run(&CudaLibrary::quantise, a);
-    const Bytes codes = dev_codes.read(), scales = dev_scales.read();
-    for (std::size_t g = 0; g < 15; ++g) {
-      float most = 0;
-      for (std::size_t i = 0; i < 32; ++i) most = std::max(most, std::abs(x[32 * g + i]));
-      const int exponent = most == 0 ? 0 : std::ilogb(most) - (fp4 ? 2 : 8);
-      ASSERT_EQ(scales[g], exponent + 127) << g;
-      for (std::size_t i = 32 * g; i < 32 * g + 32; ++i) {
-        const float scaled = std::ldexp(x[i], -exponent);
-        const unsigned code = fp4 ? (i % 2 == 0 ? codes[i / 2] & 15U : codes[i / 2] / 16U) : codes[i];
-        EXPECT_EQ(code & (fp4 ? 7U : 127U), nearest(scaled, values)) << scaled;
-        EXPECT_EQ((code & (fp4 ? 8U : 128U)) != 0, std::signbit(scaled)) << scaled;
-      }
-    }
+    const On<std::uint8_t> codes(Bytes(right.codes.size())), scales(Bytes(right.scales.size()));
+    run(&CudaLibrary::quantise, CudaQuantise{dev_x.get(), codes.get(), scales.get(), 130, 160, layout, false});
+    EXPECT_EQ(codes.read(), bytes_of(right.codes));
+    EXPECT_EQ(scales.read(), bytes_of(right.scales));
   }
 }
 
-TEST_P(CudaQuantiseKernels, BlocksOf128By128GetTheNearestCodes) {
-  const Floats x = difficult(130, 140), values = magnitudes_of(CudaQuantised::kFp8Blocks);
+TEST_P(CudaQuantiseKernels, BlocksWithPowersOfTwoTakeTheLeastThatHoldsThem) {
+  Floats x = difficult(1, 384);
+  std::fill(x.begin() + 128, x.begin() + 256, 0.0F);
+  x[200] = 448;  // exactly 1
+  x[300] = 449;  // the next one
   const On<float> dev_x(x);
-  for (const CudaQuantised layout : {CudaQuantised::kFp8Blocks, CudaQuantised::kFp8BlocksE8}) {
-    const On<std::uint8_t> dev_codes(Bytes(x.size()));
-    const On<float> dev_scales(Floats(4));
-    run(&CudaLibrary::quantise, CudaQuantise{dev_x.get(), dev_codes.get(), dev_scales.get(), 130, 140, layout, false});
-    const Bytes codes = dev_codes.read();
-    const Floats scales = dev_scales.read();
-    Bytes powers(16);
-    std::memcpy(powers.data(), scales.data(), 16);
-    for (std::size_t block = 0; block < 4; ++block) {
-      float most = 0;
-      const auto each = [&](auto use) {
-        for (std::size_t row = block / 2 * 128; row < std::min<std::size_t>(130, block / 2 * 128 + 128); ++row)
-          for (std::size_t col = block % 2 * 128; col < std::min<std::size_t>(140, block % 2 * 128 + 128); ++col) use(row * 140 + col);
-      };
-      each([&](std::size_t i) { most = std::max(most, std::abs(x[i])); });
-      float scale = most / 448;
-      if (layout == CudaQuantised::kFp8BlocksE8) {
-        scale = formats::e8m0_to_float(powers[block]);
-        EXPECT_GE(scale * 448, most);
-        EXPECT_LT(scale * 224, most);
-      } else {
-        EXPECT_EQ(scales[block], scale);
-      }
-      each([&](std::size_t i) { ASSERT_EQ(codes[i] & 127U, nearest(x[i] / scale, values)) << x[i] / scale; });
-    }
-  }
+  const On<std::uint8_t> codes(Bytes(384)), scales(Bytes(3));
+  run(&CudaLibrary::quantise, CudaQuantise{dev_x.get(), codes.get(), scales.get(), 1, 384, CudaQuantised::kFp8BlocksE8, false});
+  EXPECT_EQ(scales.read()[1], 127);
+  EXPECT_EQ(scales.read()[2], 128);
+  for (std::size_t i = 0; i < 384; ++i)
+    ASSERT_EQ(codes.read()[i], formats::float_to_e4m3(x[i] / formats::e8m0_to_float(scales.read()[i / 128]))) << x[i];
+}
+
+TEST_P(CudaQuantiseKernels, NanStaysOneWhereTheFormatHasIt) {
+  Floats x(32, 1);
+  x[3] = std::nanf("");
+  const On<float> dev_x(x);
+  const On<std::uint8_t> codes(Bytes(32)), scales(Bytes(4));
+  run(&CudaLibrary::quantise, CudaQuantise{dev_x.get(), codes.get(), scales.get(), 1, 32, CudaQuantised::kFp8Blocks, false});
+  EXPECT_EQ(codes.read()[3] & 127, 127);
+  EXPECT_EQ(codes.read()[4], formats::float_to_e4m3(1 / (1.0F / 448)));
+  run(&CudaLibrary::quantise, CudaQuantise{dev_x.get(), codes.get(), scales.get(), 1, 32, CudaQuantised::kMxFp8, false});
+  EXPECT_EQ(scales.read()[0], 255);
 }
 
 TEST_P(CudaQuantiseKernels, ColumnsThatDoNotFitAreRefused) {
