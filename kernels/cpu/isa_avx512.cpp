@@ -19,6 +19,7 @@ namespace avx512 {
 #include "kernels/cpu/leaf_logprob.inl"
 #include "kernels/cpu/leaf_sampling.inl"
 #include "kernels/cpu/leaf_optim.inl"
+#include "kernels/cpu/leaf_delta.inl"
 #include "kernels/cpu/leaf_table.inl"
 // clang-format on
 

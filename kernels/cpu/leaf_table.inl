@@ -6,6 +6,7 @@ constexpr KernelTable make_table(Isa isa) {
       .products = {{kTileRows, pack_panel, pack_columns, matmul_part, gradient_part}, bf16_products()},
       .attention = attention_task,
       .attention_grad = attention_grad_task,
+      .delta = delta_head,
       .rmsnorm_forward = rmsnorm_forward_rows,
       .rmsnorm_dx = rmsnorm_dx_rows,
       .rmsnorm_dweight = rmsnorm_dweight_cols,

@@ -8,6 +8,7 @@
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/delta_net.h"
 #include "kernels/gemm.h"
 #include "kernels/isa.h"
 #include "kernels/logprob.h"
@@ -107,6 +108,16 @@ inline std::int64_t attention_grad_scratch_floats(const AttentionShape& s, std::
          2 * kAttentionTileRows * s.head_dim;
 }
 
+inline constexpr std::int64_t kDeltaRows = 64;  ///< Rows whose keys and queries are normalised at a time.
+
+/// One value head of a recurrence.
+struct DeltaTask {
+  const DeltaRule* rule;
+  std::int64_t head;
+  float* scratch;  ///< delta_scratch_floats(key_dim)
+};
+inline std::int64_t delta_scratch_floats(std::int64_t key_dim) { return (2 * kDeltaRows + 64) * key_dim + 2 * kDeltaRows; }
+
 /// The matrix products of one precision.
 struct ProductTable {
   std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
@@ -123,6 +134,7 @@ struct KernelTable {
   ProductTable products[2];  ///< By Precision.
   void (*attention)(const AttentionTask&);
   void (*attention_grad)(const AttentionGradTask&);
+  void (*delta)(const DeltaTask&);
   void (*rmsnorm_forward)(const RmsNormForward&, std::int64_t row_begin, std::int64_t row_end);
   void (*rmsnorm_dx)(const RmsNormBackward&, std::int64_t row_begin, std::int64_t row_end);
   void (*rmsnorm_dweight)(const RmsNormBackward&, std::int64_t col_begin, std::int64_t col_end);
