@@ -22,6 +22,8 @@ constexpr std::array kBenchmarks = {
               run_kernels},
     Benchmark{"matmul", "products of linear layers, float32 and bfloat16, forward and backward; what packing costs", "at::matmul",
               true, run_matmul},
+    Benchmark{"delta_net", "Gated DeltaNet of 1024 to 8192 rows, forward and backward in chunks: tok/s, GFLOP/s", "the recurrent form", true,
+              run_delta_net},
     Benchmark{"smollm2", "the engine on SmolLM2-135M: tok/s of prefill 512 and of decoding, batch 1 and 16", "llama.cpp", false,
               run_smollm2},
     Benchmark{"recovery", "kill -9 of a rollout worker until its replacement works; scale 2 -> 4 -> 1: seconds", "",

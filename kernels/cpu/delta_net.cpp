@@ -1,11 +1,45 @@
 #include "kernels/delta_net.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/table.h"
 #include "kernels/pointwise.h"
 
 namespace troupe::kernels {
+namespace {
+
+void check_heads(std::int64_t key_heads, std::int64_t value_heads) {
+  TROUPE_CHECK(key_heads > 0 && value_heads % key_heads == 0, "delta_rule: key heads must divide value heads");
+}
+
+/// `each` per element of a state and row.
+template <class Sequence>
+double operations_of(const Sequence& a, double each) {
+  return each * static_cast<double>(a.rows * a.value_heads) * static_cast<double>(a.key_dim * a.value_dim);
+}
+
+/// body(sequence, head) for every head of every sequence, the longest sequences first.
+template <class Sequence, class Heads, class Body>
+void run_heads(const Sequence* sequences, std::int64_t count, double operations, const Heads& heads, const Body& body) {
+  struct Task {
+    const Sequence* sequence;
+    std::int64_t head;
+  };
+  std::vector<Task> tasks;
+  for (std::int64_t i = 0; i < count; ++i) {
+    check_heads(sequences[i].key_heads, sequences[i].value_heads);
+    for (std::int64_t head = 0; sequences[i].rows > 0 && head < heads(sequences[i]); ++head)
+      tasks.push_back({&sequences[i], head});
+  }
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const Task& a, const Task& b) { return a.sequence->rows > b.sequence->rows; });
+  run_tasks(tasks.size(), threads_for(operations), [&](std::size_t i) { body(*tasks[i].sequence, tasks[i].head); });
+}
+
+}  // namespace
 
 void causal_conv(const CausalConv& a) {
   const double operations = static_cast<double>(a.rows * a.channels * (a.taps + 32));
@@ -25,12 +59,32 @@ void causal_conv(const CausalConv& a) {
 }
 
 void delta_rule(const DeltaRule& a) {
-  TROUPE_CHECK(a.key_heads > 0 && a.value_heads % a.key_heads == 0, "delta_rule: key heads must divide value heads");
-  const double operations = 6.0 * static_cast<double>(a.rows * a.value_heads * a.key_dim * a.value_dim);
+  check_heads(a.key_heads, a.value_heads);
   const std::int64_t floats = delta_scratch_floats(a.key_dim);
-  run_tasks(static_cast<std::size_t>(a.value_heads), threads_for(operations), [&](std::size_t head) {
+  run_tasks(static_cast<std::size_t>(a.value_heads), threads_for(operations_of(a, 7)), [&](std::size_t head) {
     table().delta({&a, static_cast<std::int64_t>(head), scratch(Scratch::kTask, floats)});
   });
+}
+
+void delta_rule_chunked(const DeltaRule* sequences, std::int64_t count) {
+  double operations = 0;
+  for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 12);
+  run_heads(sequences, count, operations, [](const DeltaRule& a) { return a.value_heads; },
+            [](const DeltaRule& a, std::int64_t head) {
+              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 2);
+              table().delta_chunks({&a, head, scratch(Scratch::kTask, floats)});
+            });
+}
+
+void delta_rule_backward(const DeltaRuleGrad* sequences, std::int64_t count) {
+  double operations = 0;
+  for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 40);
+  run_heads(sequences, count, operations, [](const DeltaRuleGrad& a) { return a.key_heads; },
+            [](const DeltaRuleGrad& a, std::int64_t head) {
+              const std::int64_t chunks = (a.rows + kDeltaChunk - 1) / kDeltaChunk;
+              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 1 + chunks);
+              table().delta_grad({&a, head, scratch(Scratch::kTask, floats)});
+            });
 }
 
 }  // namespace troupe::kernels

@@ -57,7 +57,7 @@ void expect_close(const char* operation, const at::Tensor& ours, const at::Tenso
   const double difference = largest(ours - theirs), allowed = tolerance * largest(theirs);
   const bool both_broken = !ours.isfinite().all().item<bool>() && !theirs.isfinite().all().item<bool>();
   if (difference <= allowed || both_broken) return;
-  throw std::runtime_error(std::string("kernels.") + operation + " = \"check\": our kernel and LibTorch differ by up to " + std::to_string(difference) +
+  throw std::runtime_error(std::string("kernels.") + operation + " = \"check\": the two differ by up to " + std::to_string(difference) +
                            ", allowed is " + std::to_string(allowed));
 }
 

@@ -114,6 +114,9 @@ void bind_kernels(config::Section& s, KernelsSection& o) {
   s.choice("attention", o.attention, kWho, "Attention of a training batch, likewise.");
   s.choice("norm", o.norm, kWho, "RMSNorm, likewise.");
   s.choice("activation", o.activation, kWho, "SwiGLU, likewise.");
+  s.choice("recurrence", o.recurrence, {{"cpu", Backend::kCpu}, {"chunked", Backend::kChunked}, {"check", Backend::kCheck}},
+           "Gated DeltaNet of a training batch: token by token, the bits of decoding; in chunks, by matrix products; or both (the result is the "
+           "first one's). The gradient is in chunks either way.");
 }
 
 void bind_tokenizer(config::Section& s, TokenizerSection& o) {
