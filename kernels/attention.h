@@ -74,7 +74,7 @@ struct KvPage {
 }
 
 /// Copies `rows` tokens' keys and values (token t, head j at k + t * stride + j * hd) into slots first, first + 1, ...
-/// of a page. The page is then read with a KeySpan{page.k, page.v, tokens, page.capacity, KvLayout::kPages}.
+/// of a page, rounded to the shape's precision. The page is then read, in that precision, with a KeySpan{page.k, page.v, tokens, page.capacity, KvLayout::kPages}.
 void store_in_page(const AttentionShape& shape, const float* k, const float* v, std::int64_t stride, std::int64_t rows,
                    const KvPage& page, std::int64_t first);
 
@@ -91,7 +91,7 @@ struct PageStore {
 /// All of a layer's stores, on several threads when there are many. No two may write the same slot.
 void store_in_pages(const AttentionShape& shape, const PageStore* stores, std::int64_t count);
 
-/// Reads slots first ... first + rows - 1 of a page back into rows: the inverse of store_in_page.
+/// Reads slots first ... first + rows - 1 of a page back into rows: what store_in_page has put there.
 void load_from_page(const AttentionShape& shape, const KvPage& page, std::int64_t first, std::int64_t rows, float* k,
                     float* v, std::int64_t stride);
 

@@ -110,7 +110,10 @@ TROUPE_INLINE void pair_attention_block(const PairAttentionTask& t, const PairPa
   }
 }
 
+TROUPE_INLINE bool attend_in_pages(const PairAttentionTask& t);
+
 void pair_attention_task(const PairAttentionTask& t) {
+  if (attend_in_pages(t)) return;
   const std::int64_t hd = t.shape.head_dim, group = t.shape.heads / t.shape.kv_heads;
   const std::int64_t seen = t.keys - t.segment->rows + t.row_end;  // by the last row
   PairPass pass{};

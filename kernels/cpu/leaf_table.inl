@@ -8,6 +8,7 @@ constexpr KernelTable make_table(Isa isa) {
       .attention_grad = attention_grad_task,
       .pair_attention = pair_attention_task,
       .pair_attention_grad = pair_attention_grad_task,
+      .listed = listed_row,
       .delta = delta_head,
       .delta_chunks = delta_chunks,
       .delta_grad = delta_grad,

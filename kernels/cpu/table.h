@@ -11,6 +11,7 @@
 #include "kernels/delta_net.h"
 #include "kernels/gemm.h"
 #include "kernels/isa.h"
+#include "kernels/listed_attention.h"
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -117,6 +118,27 @@ struct PairAttentionTask {
   float* scratch;  ///< pair_attention_scratch_floats(shape, keys)
 };
 
+/// Rows that lie `stride` floats apart.
+struct RowRun {
+  const float* rows;
+  std::int64_t stride;
+  std::int64_t count;
+};
+
+inline constexpr std::int64_t kListedKeys = 64;  ///< Listed rows that all heads pass over together.
+
+/// One query row and the rows it sees.
+struct ListedTask {
+  const ListedShape* shape;
+  const float* q;
+  float* out;
+  const RowRun* runs;              ///< No run crosses a multiple of kListedKeys.
+  const std::int64_t* first_run;   ///< Of every block of kListedKeys rows.
+  std::int64_t keys;
+  float* inverse;  ///< [heads of a kv head]
+  float* scratch;  ///< listed_scratch_floats(shape, keys)
+};
+
 /// AdamW's factors, computed once per call in float64.
 struct AdamWFactors {
   float decay, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_sqrt_correction2, eps, step_size, grad_scale;
@@ -135,10 +157,11 @@ inline std::int64_t attention_grad_scratch_floats(const AttentionShape& s, std::
 }
 
 inline constexpr std::int64_t kPairAttentionRows = 32;  ///< (query, head) pairs of a pass over keys of bfloat16.
+inline constexpr std::int64_t kPairDecodeRows = 12;     ///< So few read pages as they are, without packing.
 inline constexpr std::int64_t kPairGradRows = 64;       ///< Query rows of a block of the backward pass.
 inline std::int64_t pair_attention_scratch_floats(const AttentionShape& s, std::int64_t keys) {
   const std::int64_t k = padded(keys) + kPairBlock, d = padded(s.head_dim);
-  return k * d + kPairAttentionRows * (2 * d + padded_keys(keys)) + (kPairAttentionRows + kLanes) * (k + d) + 8 * kLanes;
+  return k * d + (kPairAttentionRows + 4) * (2 * d + padded_keys(keys)) + (kPairAttentionRows + kLanes) * (k + d) + 8 * kLanes;
 }
 inline std::int64_t pair_attention_grad_scratch_floats(const AttentionShape& s, std::int64_t keys) {
   const std::int64_t k = padded(keys) + kPairBlock, d = padded(s.head_dim);
@@ -168,6 +191,10 @@ inline std::int64_t delta_chunk_floats(std::int64_t key_dim, std::int64_t value_
   return 6 * c * k + 4 * c * v + 6 * c * c + c * k + c * v + k * v + 10 * c + states * k * v;
 }
 
+inline std::int64_t listed_scratch_floats(const ListedShape& s, std::int64_t keys) {
+  return s.heads / s.kv_heads * (padded_keys(keys + 1) + s.value_dim + kLanes);
+}
+
 /// The matrix products of one precision.
 struct ProductTable {
   std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
@@ -187,6 +214,7 @@ struct KernelTable {
   void (*attention_grad)(const AttentionGradTask&);
   void (*pair_attention)(const PairAttentionTask&);
   void (*pair_attention_grad)(const AttentionGradTask&);
+  void (*listed)(const ListedTask&);
   void (*delta)(const DeltaTask&);
   void (*delta_chunks)(const DeltaTask&);
   void (*delta_grad)(const DeltaGradTask&);

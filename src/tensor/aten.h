@@ -21,8 +21,9 @@ namespace aten {
 [[nodiscard]] at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset);
 /// As tensor::swiglu.
 [[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up);
-/// As tensor::attention, by scaled_dot_product_attention, a segment at a time.
-[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const RowSegment> segments);
+/// As tensor::attention, by scaled_dot_product_attention, a segment at a time, in `precision`.
+[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const RowSegment> segments,
+                                   kernels::Precision precision = kernels::Precision::kFloat32);
 
 } // namespace aten
 

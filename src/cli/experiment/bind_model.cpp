@@ -102,8 +102,8 @@ void bind_model(config::Section& s, ModelSection& o) {
   s.choice("family", o.family, {"llama", "qwen3"}, "Family of a fresh model.");
   bind_sizes(s, o.sizes);
   s.choice("dtype", o.dtype, {"float32", "bfloat16"},
-           "What the operands of matrix products are rounded to, in training and generation alike. Sums, parameters, "
-           "residual stream, norms, attention, softmax and optimizer are float32 either way.");
+           "What the operands of matrix products and of grouped-query attention are rounded to, in training and generation alike. "
+           "Sums, parameters, residual stream, norms, softmax, recurrences and optimizer are float32 either way.");
 }
 
 void bind_kernels(config::Section& s, KernelsSection& o) {
