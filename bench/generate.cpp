@@ -59,8 +59,9 @@ namespace {
 // Figures of one precision.
 Status run_precision(Context& context, kernels::Precision precision) {
   TROUPE_TRY(const auto spec, shape_spec());
-  model::Model model = model::Model::create(spec, 1);
-  model.set_precision(precision);
+  model::Model model = model::Model::create(spec, 1), not_invariant = model::Model::create(spec, 1);
+  for (model::Model* one : {&model, &not_invariant}) one->set_precision(precision);
+  not_invariant.set_backends(kNotInvariant);
   const int repeats = context.repeats(5);
   const auto add = [&](const std::string& name, double tokens, Took took, double ops, std::optional<Peer> peer,
                        const Load& load) {
@@ -92,6 +93,10 @@ Status run_precision(Context& context, kernels::Precision precision) {
     const double rows = batch * (kPrompt + kNew - 1.0);
     add("tokens" + suffix, batch * kNew, took, operations(spec, rows, (kPrompt + kNew) / 2.0),
         peer_of(peer, "new_tok_s"), whole);
+    generate::Engine beside(not_invariant, nullptr, options);
+    TROUPE_TRY(const Took took_beside, measure(beside, whole, repeats, context.threads()));
+    add("invariant" + suffix, batch * kNew, took, operations(spec, rows, (kPrompt + kNew) / 2.0),
+        Peer{kNotInvariantName, batch * kNew / took_beside.seconds}, whole);
     add("prefill" + suffix, batch * kLongPrompt, took_first, operations(spec, batch * kLongPrompt, kLongPrompt / 2.0),
         peer_of(peer_first, "prompt_tok_s"), first);
   }

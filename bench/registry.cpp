@@ -24,6 +24,8 @@ constexpr std::array kBenchmarks = {
               true, run_matmul},
     Benchmark{"delta_net", "Gated DeltaNet of 1024 to 8192 rows, forward and backward in chunks: tok/s, GFLOP/s", "the recurrent form", true,
               run_delta_net},
+    Benchmark{"loss", "log-probs of 4096 targets among 151,936 and their gradients: MiB beyond the weights, tok/s",
+              "log_softmax, nll_loss", true, run_loss},
     Benchmark{"smollm2", "the engine on SmolLM2-135M: tok/s of prefill 512 and of decoding, batch 1 and 16", "llama.cpp", false,
               run_smollm2},
     Benchmark{"recovery", "kill -9 of a rollout worker until its replacement works; scale 2 -> 4 -> 1: seconds", "",

@@ -29,6 +29,11 @@ namespace troupe::bench {
   return {{"model", "qwen3 8 layers x 256, vocab 4096"}, {"dtype", dtype_name(precision)}, {"threads", threads}};
 }
 
+/// The fastest choice that promises no bits: LibTorch's operators wherever `[kernels]` knows them.
+inline constexpr tensor::Backends kNotInvariant{tensor::Backend::kAten, tensor::Backend::kAten, tensor::Backend::kAten,
+                                                tensor::Backend::kAten};
+inline constexpr const char* kNotInvariantName = "[kernels] aten";
+
 /// Behind a figure's name: empty for float32.
 [[nodiscard]] inline std::string dtype_suffix(kernels::Precision precision) {
   return precision == kernels::Precision::kFloat32 ? "" : "_bfloat16";

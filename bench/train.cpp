@@ -44,10 +44,11 @@ struct Took {
 };
 
 // Medians over the repeats; the first two steps pack weights and fill caches.
-Result<Took> measure(kernels::Precision precision, int repeats, int threads) {
+Result<Took> measure(kernels::Precision precision, int repeats, int threads, const tensor::Backends& backends = {}) {
   TROUPE_TRY(const auto spec, shape_spec());
   model::Model model = model::Model::create(spec, 1);
   model.set_precision(precision);
+  model.set_backends(backends);
   optim::AdamWOptions optimizer;
   optimizer.lr = 1e-4;
   TROUPE_TRY(auto trainer, train::Trainer::create(model, optimizer, {}));
@@ -73,6 +74,7 @@ Status run_train(Context& context) {
   const int repeats = context.repeats(5);
   for (const kernels::Precision precision : kPrecisions) {
     TROUPE_TRY(const Took took, measure(precision, repeats, context.threads()));
+    TROUPE_TRY(const Took not_invariant, measure(precision, repeats, context.threads(), kNotInvariant));
     const std::vector<std::string> same_work{
         "--seq",   std::to_string(kTokens), "--batch",   std::to_string(kSequences),
         "--dtype", dtype_name(precision),   "--threads", std::to_string(context.threads()),
@@ -93,6 +95,8 @@ Status run_train(Context& context) {
     if (compiled)
       context.add({"train.tokens_vs_compiled" + suffix, tokens / took.seconds, "tok/s", peer_of(compiled, "tok_s"),
                    conditions});
+    context.add({"train.invariant" + suffix, tokens / took.seconds, "tok/s",
+                 Peer{kNotInvariantName, tokens / not_invariant.seconds}, conditions});
     context.add({"train.rate" + suffix, operations(spec) / took.seconds * 1e-9, "GFLOP/s", {}, conditions});
   }
   return {};

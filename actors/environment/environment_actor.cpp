@@ -61,8 +61,9 @@ class EnvironmentLogic final : public WorkerLogic {
   Result<std::unique_ptr<rl::Environment>> open(const EnvironmentCall& call, EnvironmentReply& reply) {
     auto episode = task_->new_episode();
     const rl::ProblemId problem{options_.task.seed, call.eval ? rl::Split::kEval : rl::Split::kTrain, call.problem};
-    TROUPE_TRY(auto messages, episode->reset(problem));
-    set_messages(reply, std::move(messages));
+    TROUPE_TRY(auto opening, episode->reset(problem));
+    set_messages(reply, std::move(opening.messages));
+    reply.tools = std::move(opening.tools);
     return episode;
   }
 
@@ -84,7 +85,8 @@ class EnvironmentLogic final : public WorkerLogic {
     }
     for (; episode.turns < call.replies.size(); ++episode.turns) {
       if (reply.done) return fail(ErrorCode::kCorrupt, "the task ended an episode sooner than it did before, after the same replies");
-      TROUPE_TRY(auto step, episode.environment->step({"assistant", call.replies[episode.turns]}));
+      const ChatMessage& said = call.replies[episode.turns];
+      TROUPE_TRY(auto step, episode.environment->step({said.role, said.content, said.more}));
       reply.reward = step.reward;
       reply.done = step.done;
       reply.answered = step.answered;
@@ -104,7 +106,7 @@ class EnvironmentLogic final : public WorkerLogic {
 
   static void set_messages(EnvironmentReply& reply, std::vector<rl::Message> messages) {
     reply.messages.clear();
-    for (auto& message : messages) reply.messages.push_back({std::move(message.role), std::move(message.content)});
+    for (auto& message : messages) reply.messages.push_back({std::move(message.role), std::move(message.content), std::move(message.more)});
   }
 
   void forget_older(const std::string& worker, std::uint32_t incarnation) {

@@ -12,10 +12,11 @@ namespace troupe::actors {
 struct ChatMessage {
   std::string role;
   std::string content;
+  std::string more; ///< Further fields, as data::Message has them.
 };
 template <class Inspector>
 bool inspect(Inspector& f, ChatMessage& x) {
-  return f.object(x).fields(f.field("role", x.role), f.field("content", x.content));
+  return f.object(x).fields(f.field("role", x.role), f.field("content", x.content), f.field("more", x.more));
 }
 
 /// One call: the episode after these replies of the policy, all of them from the start. Without a reply: how the episode begins. A call
@@ -26,7 +27,7 @@ struct EnvironmentCall {
   std::uint64_t episode = 0; ///< Unique within the caller's incarnation.
   bool eval = false;         ///< Which split `problem` counts in.
   std::uint64_t problem = 0;
-  std::vector<std::string> replies;
+  std::vector<ChatMessage> replies;
 };
 template <class Inspector>
 bool inspect(Inspector& f, EnvironmentCall& x) {
@@ -40,13 +41,14 @@ struct EnvironmentReply {
   bool ok = false;
   Error error;
   std::vector<ChatMessage> messages;
+  std::string tools; ///< Of an episode that begins: rl::Opening::tools.
   double reward = 0;
   bool done = false;
   bool answered = true;
 };
 template <class Inspector>
 bool inspect(Inspector& f, EnvironmentReply& x) {
-  return f.object(x).fields(f.field("call", x.call), f.field("ok", x.ok), f.field("error", x.error), f.field("messages", x.messages),
+  return f.object(x).fields(f.field("call", x.call), f.field("ok", x.ok), f.field("error", x.error), f.field("messages", x.messages), f.field("tools", x.tools),
                             f.field("reward", x.reward), f.field("done", x.done), f.field("answered", x.answered));
 }
 

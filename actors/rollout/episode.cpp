@@ -1,6 +1,7 @@
 #include "actors/rollout/episode.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/conversation.h"
 
@@ -29,6 +30,7 @@ std::vector<std::int32_t> context_of(std::span<const std::int32_t> prompt, const
 Result<data::Conversation> conversation_of(const SampleTurns& turns, const EpisodePrompt& prompt, const Policy& policy) {
   data::ChatExtras extras;
   extras.now = data::kTrainingDate;
+  extras.tools = prompt.tools;
   data::Conversation conversation(policy.format, policy.tokenizer, extras);
   std::vector<data::Message> messages = prompt.messages;
   TROUPE_TRY(const auto later, data::messages_from_text(turns.messages));
@@ -40,12 +42,24 @@ Result<data::Conversation> conversation_of(const SampleTurns& turns, const Episo
   return conversation;
 }
 
+ChatMessage message_of(const data::Conversation& conversation, const generate::Completion& said, const Policy& policy) {
+  ChatMessage message{"assistant", said.text, {}};
+  if (!policy.format.is_template()) return message;
+  const data::Message parsed = conversation.message_of(said.ids);
+  if (parsed.more.empty()) return message;
+  auto more = nlohmann::ordered_json::parse(parsed.more, nullptr, false);
+  more["answer"] = parsed.content;
+  message.more = more.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return message;
+}
+
 } // namespace
 
 Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, std::span<const data::Message> answer,
                  double reward, const Policy& policy, PolicyVersion now, bool error_turn) {
   TROUPE_TRY(auto conversation, conversation_of(turns, prompt, policy));
   const std::size_t before = conversation.rendered().ids.size();
+  ChatMessage message = message_of(conversation, said, policy);
   TROUPE_TRY(const bool exact, conversation.go_on(said.ids, answer));
   const auto& all = conversation.messages();
   turns.messages = data::messages_to_text(std::span(all).subspan(prompt.messages.size()));
@@ -62,15 +76,16 @@ Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate
   turns.logprobs.resize(turns.ids.size(), 0);
   turns.versions.resize(turns.ids.size(), now);
   if (error_turn) ++turns.errors;
-  else turns.replies.push_back(said.text);
+  else turns.replies.push_back(std::move(message));
   turns.reward += reward;
   return {};
 }
 
-std::vector<std::string> call_problems(const SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, const Policy& policy) {
-  if (!policy.format.is_template()) return {};
+Heard hear(const SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, const Policy& policy) {
+  const Heard as_written{{"assistant", said.text, {}}, {}};
+  if (!policy.format.is_template()) return as_written;
   const auto conversation = conversation_of(turns, prompt, policy);
-  return conversation ? conversation->problems_of(said.ids) : std::vector<std::string>{};
+  return conversation ? Heard{message_of(*conversation, said, policy), conversation->problems_of(said.ids)} : as_written;
 }
 
 generate::Request request_of(std::span<const std::int32_t> prompt, const SamplePrefix& prefix) {

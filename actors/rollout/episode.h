@@ -16,6 +16,7 @@ namespace troupe::actors {
 /// What the samples of a group begin with.
 struct EpisodePrompt {
   std::vector<data::Message> messages;
+  std::string tools; ///< What the policy may call, as JSON.
   std::vector<std::int32_t> ids;
 };
 
@@ -26,8 +27,12 @@ struct EpisodePrompt {
 [[nodiscard]] Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, std::span<const data::Message> answer,
                                double reward, const Policy& policy, PolicyVersion now, bool error_turn = false);
 
-/// What is wrong with the calls of tools that `said` makes; empty: nothing.
-[[nodiscard]] std::vector<std::string> call_problems(const SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, const Policy& policy);
+/// A reply as the task hears it (rl::Environment::step), and what is wrong with the calls of tools in it.
+struct Heard {
+  ChatMessage message;
+  std::vector<std::string> problems;
+};
+[[nodiscard]] Heard hear(const SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, const Policy& policy);
 
 /// What the engine is to sample now: the open turn of `prompt` and `prefix.turns`, going on from the prefix's tokens.
 /// Randomness is counted in sampled tokens over all turns.

@@ -53,7 +53,7 @@ void RolloutWork::take(GroupWork work) {
   if (!std::exchange(group.asked, true)) call(key, group.samples.begin()->first, {}); // the prompt is the same for all samples
 }
 
-void RolloutWork::call(std::uint64_t key, std::uint32_t sample, std::vector<std::string> replies) {
+void RolloutWork::call(std::uint64_t key, std::uint32_t sample, std::vector<ChatMessage> replies) {
   const Group& group = groups_.at(key);
   EnvironmentCall out;
   out.call = next_call_++;
@@ -81,24 +81,25 @@ void RolloutWork::answer(EnvironmentReplies replies) {
 }
 
 void RolloutWork::begin(std::uint64_t key, Group& group, EnvironmentReply& reply) {
-  if (!reply.ok) {
+  const auto fail_all = [&](const Error& error) {
     std::vector<std::uint32_t> all;
     for (const auto& [index, sample] : group.samples) all.push_back(index);
-    return fail_samples(key, all, reply.error);
-  }
+    fail_samples(key, all, error);
+  };
+  if (!reply.ok) return fail_all(reply.error);
   std::vector<data::Message>& messages = group.prompt.messages;
   for (ChatMessage& message : reply.messages) {
     group.prompt_text += (messages.empty() ? "" : "\n") + message.content;
-    messages.push_back({std::move(message.role), std::move(message.content), {}});
+    messages.push_back({std::move(message.role), std::move(message.content), std::move(message.more)});
   }
+  group.prompt.tools = std::move(reply.tools);
+  if (!group.prompt.tools.empty() && !policy_.format.is_template())
+    return fail_all({ErrorCode::kInvalidConfig, "the task offers tools, but the prompt format \"" + policy_.format.name() + "\" cannot show any; use a model whose chat template can (tokenizer.format = \"template\")", ""});
   data::ChatExtras extras;
   extras.now = data::kTrainingDate;
+  extras.tools = group.prompt.tools;
   auto rendered = policy_.format.render(messages, true, policy_.tokenizer, extras);
-  if (!rendered) {
-    std::vector<std::uint32_t> all;
-    for (const auto& [index, sample] : group.samples) all.push_back(index);
-    return fail_samples(key, all, rendered.error());
-  }
+  if (!rendered) return fail_all(rendered.error());
   group.prompt.ids = std::move(rendered->ids);
   group.rendered = true;
   submit(key, group);
@@ -160,9 +161,10 @@ void RolloutWork::finished(generate::Completion completion) {
   if (completion.finish == generate::Finish::kError)
     return fail_samples(key, {completion.id.sample}, {ErrorCode::kInternal, completion.error, ""});
   sample->second.completion = std::move(completion);
-  if (tell_problems(key, group->second, sample->second)) return;
-  std::vector<std::string> replies = sample->second.turns.replies;
-  replies.push_back(sample->second.completion->text);
+  Heard heard = hear(sample->second.turns, group->second.prompt, *sample->second.completion, policy_);
+  if (tell_problems(key, group->second, sample->second, heard.problems)) return;
+  std::vector<ChatMessage> replies = sample->second.turns.replies;
+  replies.push_back(std::move(heard.message));
   call(key, sample->first, std::move(replies));
 }
 
@@ -179,7 +181,7 @@ void RolloutWork::rewarded(std::uint64_t key, Group& group, std::uint32_t index,
   Sample& sample = it->second;
   if (!reply.ok) return fail_samples(key, {index}, reply.error);
   std::vector<data::Message> answer;
-  for (const ChatMessage& message : reply.messages) answer.push_back({message.role, message.content, {}});
+  for (const ChatMessage& message : reply.messages) answer.push_back({message.role, message.content, message.more});
   if (!reply.done && goes_on(key, group, sample, answer, reply.reward, false)) return;
   SampleResult result = result_of(sample.turns, *sample.completion);
   result.id = sample.work.id;
@@ -203,8 +205,7 @@ bool RolloutWork::goes_on(std::uint64_t key, const Group& group, Sample& sample,
 }
 
 // A call of a tool that is cut off or malformed never reaches the task: the policy is told what is wrong with it, in a turn of its own.
-bool RolloutWork::tell_problems(std::uint64_t key, const Group& group, Sample& sample) {
-  const auto problems = call_problems(sample.turns, group.prompt, *sample.completion, policy_);
+bool RolloutWork::tell_problems(std::uint64_t key, const Group& group, Sample& sample, const std::vector<std::string>& problems) {
   if (problems.empty()) return false;
   std::string text = "error: ";
   for (const std::string& problem : problems) text += (&problem == &problems.front() ? "" : "; ") + problem;

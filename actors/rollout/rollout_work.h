@@ -79,14 +79,14 @@ class RolloutWork {
   };
 
   static std::uint64_t key_of(bool eval, std::uint32_t evaluation, std::uint64_t prompt);
-  void call(std::uint64_t key, std::uint32_t sample, std::vector<std::string> replies);
+  void call(std::uint64_t key, std::uint32_t sample, std::vector<ChatMessage> replies);
   void begin(std::uint64_t key, Group& group, EnvironmentReply& reply);
   void submit(std::uint64_t key, Group& group);
   [[nodiscard]] Status submit(std::uint64_t key, const Group& group, Sample& sample, const SamplePrefix& prefix);
   void finished(generate::Completion completion);
   void rewarded(std::uint64_t key, Group& group, std::uint32_t sample, const EnvironmentReply& reply);
   [[nodiscard]] bool goes_on(std::uint64_t key, const Group& group, Sample& sample, std::span<const data::Message> answer, double reward, bool error_turn);
-  [[nodiscard]] bool tell_problems(std::uint64_t key, const Group& group, Sample& sample);
+  [[nodiscard]] bool tell_problems(std::uint64_t key, const Group& group, Sample& sample, const std::vector<std::string>& problems);
   void fail_samples(std::uint64_t key, std::vector<std::uint32_t> samples, const Error& error);
   void forget(std::uint64_t key, std::uint32_t sample);
   [[nodiscard]] SamplesDone& outbox(std::uint64_t key, const Group& group);

@@ -137,8 +137,8 @@ Status ConfigReader::refuse_unknown() const {
   for (const auto& [key, value] : object_.items()) {
     if (asked_.contains(key) || switched_off(value)) continue;
     if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
-    const auto nearest = std::min_element(asked_.begin(), asked_.end(), [&](const auto& a, const auto& b) {
-      return edit_distance(a, key) < edit_distance(b, key);
+    const auto nearest = std::min_element(asked_.begin(), asked_.end(), [&k = key](const auto& a, const auto& b) {
+      return edit_distance(a, k) < edit_distance(b, k);
     });
     return refuse("the key '" + key + "' is not known and may change the maths; the nearest known one is '" + *nearest +
                   "'");

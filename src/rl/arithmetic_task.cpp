@@ -8,10 +8,10 @@ namespace {
 class ArithmeticEpisode final : public GradedEpisode {
  public:
   ArithmeticEpisode(const Reward& reward, const data::ArithmeticOptions& options) : GradedEpisode(reward), options_(options) {}
-  Result<std::vector<Message>> reset(const ProblemId& id) override {
+  Result<Opening> reset(const ProblemId& id) override {
     data::Problem problem = data::make_problem(options_, id.seed, id.index, id.split);
     answer_ = std::move(problem.answer);
-    return std::vector<Message>{{"user", std::move(problem.question)}};
+    return Opening{{{"user", std::move(problem.question)}}};
   }
 
  private:

@@ -12,16 +12,17 @@ class CheckedEpisode final : public Environment {
  public:
   CheckedEpisode(std::unique_ptr<Environment> inner, const TaskOptions& options) : inner_(std::move(inner)), options_(options) {}
 
-  Result<std::vector<Message>> reset(const ProblemId& problem) override {
+  Result<Opening> reset(const ProblemId& problem) override {
     if (state_ != State::kNew) return fail(ErrorCode::kInvalidArgument, "an episode is reset once, and this one was before");
     problem_ = problem;
     state_ = State::kOver; // unless it works
-    TROUPE_TRY(std::vector<Message> messages, inner_->reset(problem));
+    TROUPE_TRY(Opening opening, inner_->reset(problem));
+    std::vector<Message>& messages = opening.messages;
     if (messages.empty() || messages.back().role == "assistant")
       return fail(ErrorCode::kCorrupt, to_string(problem_) + ": the conversation must start with a message that is not the assistant's");
     if (!options_.system_prompt.empty()) messages.insert(messages.begin(), {"system", options_.system_prompt});
     state_ = State::kRunning;
-    return messages;
+    return opening;
   }
 
   Result<Step> step(const Message& reply) override {

@@ -28,6 +28,12 @@ struct ProblemId {
 /// "train problem 12".
 [[nodiscard]] std::string to_string(const ProblemId& id);
 
+/// How an episode begins.
+struct Opening {
+  std::vector<Message> messages; ///< At least one, the last one not the assistant's.
+  std::string tools = {};        ///< What the policy may call: a JSON list of function definitions; empty: nothing.
+};
+
 /// What the environment answers to one reply of the policy.
 struct Step {
   std::vector<Message> messages; ///< Appended to the conversation; empty when `done`.
@@ -45,11 +51,11 @@ class Environment {
  public:
   virtual ~Environment() = default;
 
-  /// Starts the episode: the conversation so far, at least one message, the last one from the user.
-  /// Errors: kNotFound for an index beyond the split; otherwise as step.
-  [[nodiscard]] virtual Result<std::vector<Message>> reset(const ProblemId& problem) = 0;
+  /// Starts the episode. Errors: kNotFound for an index beyond the split; otherwise as step.
+  [[nodiscard]] virtual Result<Opening> reset(const ProblemId& problem) = 0;
 
-  /// Scores one reply and moves on.
+  /// Scores one reply and moves on. `reply.content` is what was said, without control tokens; `reply.more` is what the model's own grammar makes of it, where it has
+  /// one: answer (what is neither reasoning nor a call), reasoning_content, tool_calls.
   /// Errors: kTimeout, kUnavailable: a program or sandbox failed; the sample is re-issued and counted, never scored as zero.
   /// kCorrupt: the task itself is wrong (a reward that is not finite or out of bounds); the message names the problem.
   [[nodiscard]] virtual Result<Step> step(const Message& reply) = 0;

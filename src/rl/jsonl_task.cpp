@@ -38,10 +38,10 @@ class JsonlTask final : public Task {
 class JsonlEpisode final : public GradedEpisode {
  public:
   explicit JsonlEpisode(JsonlTask& task) : GradedEpisode(task.reward()), task_(task) {}
-  Result<std::vector<Message>> reset(const ProblemId& id) override {
+  Result<Opening> reset(const ProblemId& id) override {
     TROUPE_TRY(const data::TaskRow* row, task_.row(id));
     answer_ = row->answer;
-    return row->messages;
+    return Opening{row->messages};
   }
 
  private:

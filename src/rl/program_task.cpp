@@ -1,3 +1,4 @@
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -11,12 +12,30 @@ using nlohmann::json;
 
 constexpr int kProtocol = 1;
 constexpr std::size_t kExcerpt = 120; // bytes of a bad answer that are shown
+constexpr std::array<const char*, 4> kFurther = {"reasoning_content", "tool_calls", "tool_call_id", "name"}; // fields of messages, for templates
 
 std::string excerpt(std::string_view text) {
   std::string shown(text.substr(0, kExcerpt));
   for (char& c : shown)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   return "\"" + shown + (text.size() > kExcerpt ? "...\"" : "\"");
+}
+
+tl::unexpected<Error> bad_answer(const json& answer, const std::string& what) {
+  return fail(ErrorCode::kCorrupt, "the task program's answer " + what + ": " + excerpt(answer.dump(-1, ' ', false, json::error_handler_t::replace)));
+}
+
+/// The definitions of functions in an answer, as text; nothing when it does not mention them.
+Result<std::optional<std::string>> read_tools(const json& answer) {
+  if (!answer.contains("tools") || answer["tools"].is_null()) return std::optional<std::string>{};
+  const json& tools = answer["tools"];
+  bool whole = tools.is_array();
+  for (std::size_t i = 0; whole && i < tools.size(); ++i) {
+    const json& tool = tools[i];
+    whole = tool.is_object() && tool.contains("function") && tool["function"].is_object() && tool["function"].contains("name") && tool["function"]["name"].is_string();
+  }
+  if (!whole) return bad_answer(answer, "has \"tools\" that are no list of {\"type\": \"function\", \"function\": {\"name\": ...}}");
+  return std::optional<std::string>(tools.empty() ? "" : tools.dump());
 }
 
 /// The one program behind a task: started, asked, restarted. `generation` tells its lives apart.
@@ -56,6 +75,7 @@ class Program {
   [[nodiscard]] bool running() const { return process_ && process_->running(); }
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
   std::uint64_t next_episode() { return ++last_episode_; }
+  [[nodiscard]] const std::string& tools() const { return tools_; } ///< Of every episode that does not say otherwise.
   [[nodiscard]] std::optional<std::uint64_t> size(Split split) const { return split == Split::kTrain ? train_ : eval_; }
 
  private:
@@ -74,6 +94,9 @@ class Program {
     failures_ = before; // only work resets the count: a program that greets and dies would be restarted for ever
     TROUPE_TRY(train_, read_size(answer, "train"));
     TROUPE_TRY(eval_, read_size(answer, "eval"));
+    auto tools = read_tools(answer);
+    if (!tools) return broken("answers hello with something wrong: " + tools.error().message);
+    tools_ = tools->value_or("");
     return {};
   }
 
@@ -122,11 +145,8 @@ class Program {
   std::string last_failure_;
   std::vector<std::uint64_t> forgotten_;
   std::optional<std::uint64_t> train_, eval_;
+  std::string tools_;
 };
-
-tl::unexpected<Error> bad_answer(const json& answer, const std::string& what) {
-  return fail(ErrorCode::kCorrupt, "the task program's answer " + what + ": " + excerpt(answer.dump(-1, ' ', false, json::error_handler_t::replace)));
-}
 
 Result<std::vector<Message>> read_messages(const json& answer, bool required) {
   std::vector<Message> messages;
@@ -135,7 +155,10 @@ Result<std::vector<Message>> read_messages(const json& answer, bool required) {
   for (const json& m : answer["messages"]) {
     const bool whole = m.is_object() && m.contains("role") && m["role"].is_string() && m.contains("content") && m["content"].is_string();
     if (!whole) return bad_answer(answer, "has a message without the strings \"role\" and \"content\"");
-    messages.push_back({m["role"].get<std::string>(), m["content"].get<std::string>()});
+    json more = json::object();
+    for (const char* key : kFurther)
+      if (m.contains(key)) more[key] = m[key];
+    messages.push_back({m["role"].get<std::string>(), m["content"].get<std::string>(), more.empty() ? "" : more.dump()});
   }
   return messages;
 }
@@ -147,7 +170,7 @@ class ProgramEpisode final : public Environment {
     if (open_) program_.forget(episode_, generation_);
   }
 
-  Result<std::vector<Message>> reset(const ProblemId& problem) override {
+  Result<Opening> reset(const ProblemId& problem) override {
     const auto size = program_.size(problem.split);
     if (problem.split == Split::kEval && size && problem.index >= *size)
       return fail(ErrorCode::kNotFound, to_string(problem) + " does not exist: the program has " + std::to_string(*size));
@@ -159,13 +182,19 @@ class ProgramEpisode final : public Environment {
                           {"split", split},      {"index", problem.index},  {"closed", program_.take_forgotten()}};
     TROUPE_TRY(const json answer, program_.ask(request, deadline_));
     open_ = true;
-    return read_messages(answer, true);
+    Opening opening;
+    TROUPE_TRY(opening.messages, read_messages(answer, true));
+    TROUPE_TRY(const auto tools, read_tools(answer));
+    opening.tools = tools.value_or(program_.tools());
+    return opening;
   }
 
   Result<Step> step(const Message& reply) override {
     if (generation_ != program_.generation() || !program_.running())
       return fail(ErrorCode::kUnavailable, "the episode was lost when the task program was restarted");
-    const json request = {{"op", "step"}, {"episode", episode_}, {"reply", {{"role", reply.role}, {"content", reply.content}}}};
+    json said = {{"role", reply.role}, {"content", reply.content}};
+    if (!reply.more.empty()) said.update(json::parse(reply.more, nullptr, false));
+    const json request = {{"op", "step"}, {"episode", episode_}, {"reply", std::move(said)}};
     TROUPE_TRY(const json answer, program_.ask(request, deadline_));
     if (!answer.contains("reward") || !answer["reward"].is_number()) return bad_answer(answer, "has no number \"reward\"");
     if (!answer.contains("done") || !answer["done"].is_boolean()) return bad_answer(answer, "has no true or false \"done\"");

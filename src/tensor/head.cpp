@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/gemm.h"
 #include "kernels/logprob.h"
+#include "kernels/norms.h"
 #include "kernels/pointwise.h"
 
 namespace troupe::tensor {
@@ -20,7 +22,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kBlockFloats = 4 * 1024 * 1024;
+// Logits that are held at a time: what a cache keeps, or, where a vocabulary is so large that this would be a few rows and every block of them
+// would read all weights, as many as read them about as often as a plain product does.
+constexpr std::int64_t kBlockFloats = 4 << 20, kBlockFloatsMax = 40 << 20;
+constexpr std::int64_t kRowsWanted = 256, kRowsMax = 1024;
 
 /// What is no tensor: the backward pass multiplies with the same packed weights.
 struct Plan {
@@ -35,7 +40,10 @@ struct HeldPlan : torch::CustomClassHolder {
   Plan plan;
 };
 
-std::int64_t block_rows(std::int64_t columns) { return std::clamp<std::int64_t>(kBlockFloats / columns, 1, 1024); }
+std::int64_t block_rows(std::int64_t columns) {
+  const std::int64_t wanted = std::min(kRowsWanted, kBlockFloatsMax / columns);
+  return std::clamp<std::int64_t>(std::max(wanted, kBlockFloats / columns), 1, kRowsMax);
+}
 
 /// Calls f(first row, rows, their logits) block by block.
 template <class F>
@@ -81,6 +89,19 @@ Rows score_rows(const at::Tensor& hidden, const kernels::PackedMatrix& weights, 
   return rows;
 }
 
+/// dX = dlogits W, summed over blocks of W's rows in their order. Shapes: dlogits [rows, V], dx [rows, width].
+void input_gradient(const float* dlogits, std::int64_t rows, std::int64_t ldl,
+                    const std::vector<kernels::PackedMatrix>& turned, float* dx, std::vector<float>& part) {
+  const std::int64_t width = turned[0].rows();
+  kernels::matmul(dlogits, rows, turned[0], dx, width, ldl);
+  part.resize(static_cast<std::size_t>(rows * width));
+  for (std::size_t block = 1; block < turned.size(); ++block) {
+    const float* from = dlogits + static_cast<std::int64_t>(block) * PackedWeights::kBlockRows;
+    kernels::matmul(from, rows, turned[block], part.data(), width, ldl);
+    kernels::add(part.data(), dx, rows * width);
+  }
+}
+
 struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight, Plan plan) {
     const Rows rows = score_rows(hidden, plan.packed->get({&weight, 1}), plan);
@@ -102,6 +123,7 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
     if (ctx->needs_input_grad(0)) result[0] = at::empty_like(hidden);
     if (ctx->needs_input_grad(1)) result[1] = hidden.size(0) > 0 ? at::empty_like(weight) : at::zeros_like(weight);
     const std::int64_t width = hidden.size(1);
+    std::vector<float> part;
     each_block(hidden, plan.packed->get({&weight, 1}), plan.rule,
                [&](std::int64_t first, std::int64_t count, const at::Tensor& logits) {
                  kernels::LogprobBackward args;
@@ -121,8 +143,8 @@ struct ScoreFunction : torch::autograd::Function<ScoreFunction> {
                  const at::Tensor dlogits = logits.narrow(0, 0, count);
                  if (slope.defined()) dlogits.mul_(slope);
                  if (result[0].defined())
-                   kernels::matmul(args.dlogits, count, plan.packed->turned({&weight, 1}),
-                                   result[0].data_ptr<float>() + first * width);
+                   input_gradient(args.dlogits, count, logits.size(1), plan.packed->turned_blocks(weight),
+                                  result[0].data_ptr<float>() + first * width, part);
                  if (result[1].defined())
                    kernels::weight_gradient({args.dlogits, hidden.data_ptr<float>() + first * width,
                                              result[1].data_ptr<float>(), count, weight.size(0), width, 0, 0, first > 0,

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <optional>
@@ -105,6 +106,19 @@ const kernels::PackedMatrix& PackedWeights::turned(std::span<const at::Tensor> w
   turned_.pack_transposed(stacked.parts.data(), stacked.count, stacked.rows[0].size(1), precision_);
   turned_fresh_ = true;
   return turned_;
+}
+
+const std::vector<kernels::PackedMatrix>& PackedWeights::turned_blocks(const at::Tensor& weight) {
+  if (blocks_fresh_) return turned_blocks_;
+  const Stacked stacked({&weight, 1});
+  const std::int64_t rows = weight.size(0), width = weight.size(1);
+  turned_blocks_.resize(static_cast<std::size_t>((rows + kBlockRows - 1) / kBlockRows));
+  for (std::int64_t first = 0; first < rows; first += kBlockRows) {
+    const kernels::PackedMatrix::Part part{stacked.parts[0].w + first * width, std::min(kBlockRows, rows - first)};
+    turned_blocks_[static_cast<std::size_t>(first / kBlockRows)].pack_transposed(&part, 1, width, precision_);
+  }
+  blocks_fresh_ = true;
+  return turned_blocks_;
 }
 
 at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,

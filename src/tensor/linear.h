@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "kernels/gemm.h"
 
@@ -16,7 +17,7 @@ namespace troupe::tensor {
 /// must say so.
 class PackedWeights {
  public:
-  void invalidate() { fresh_ = turned_fresh_ = false; }
+  void invalidate() { fresh_ = turned_fresh_ = blocks_fresh_ = false; }
   /// What products with these weights are rounded to, forward and backward.
   void set_precision(kernels::Precision precision);
   [[nodiscard]] kernels::Precision precision() const { return precision_; }
@@ -24,11 +25,16 @@ class PackedWeights {
   [[nodiscard]] const kernels::PackedMatrix& get(std::span<const at::Tensor> weights);
   /// Their transpose, for the backward pass.
   [[nodiscard]] const kernels::PackedMatrix& turned(std::span<const at::Tensor> weights);
+  /// The transposes of kBlockRows rows each of one weight: a product with all rows of a large vocabulary at once would
+  /// read everything from memory for every few rows of x.
+  [[nodiscard]] const std::vector<kernels::PackedMatrix>& turned_blocks(const at::Tensor& weight);
+  static constexpr std::int64_t kBlockRows = 2048;
 
  private:
   kernels::PackedMatrix matrix_, turned_;
+  std::vector<kernels::PackedMatrix> turned_blocks_;
   kernels::Precision precision_ = kernels::Precision::kFloat32;
-  bool fresh_ = false, turned_fresh_ = false;
+  bool fresh_ = false, turned_fresh_ = false, blocks_fresh_ = false;
 };
 
 /// x W^T, no gradient. `recorded`: the result becomes part of a graph. Shapes: x [T, k], w [n, k].

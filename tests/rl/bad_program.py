@@ -16,8 +16,22 @@ def say(request, **fields):
     print(json.dumps({"id": request["id"], **fields}), flush=True)
 
 
+def tool(name):
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+
+
+def with_tools(index):
+    call = {"type": "function", "function": {"name": "look", "arguments": {}}}
+    messages = [{"role": "user", "content": "where am I?"}, {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "content": "a wall", "name": "look", "tool_call_id": "c1", "weight": 3}]
+    own = {1: {"tools": [tool("jump")]}, 2: {"tools": []}, 3: {"tools": "jump"}}
+    return {"messages": messages, **own.get(index, {})}
+
+
 def misbehave(request):
-    if MODE == "hang":
+    if MODE == "tools":
+        say(request, reward=0, done=False, messages=[{"role": "user", "content": " ".join(sorted(request["reply"]))}])
+    elif MODE == "hang":
         time.sleep(1000)
     elif MODE == "hang_with_child":
         child = subprocess.Popen(["sleep", "1000"])
@@ -66,6 +80,10 @@ for line in sys.stdin:
     if asked["op"] == "hello":
         if MODE == "bad_hello":
             say(asked, train="many")
+        elif MODE == "tools":
+            say(asked, tools=[tool("look")])
+        elif MODE == "bad_tools":
+            say(asked, tools=[{"name": "look"}])
         elif MODE == "die_at_hello":
             sys.exit("no data here")
         else:
@@ -75,6 +93,8 @@ for line in sys.stdin:
             say(asked)
         elif MODE == "die_at_reset":
             sys.exit(4)
+        elif MODE == "tools":
+            say(asked, **with_tools(asked["index"]))
         else:
             say(asked, messages=[{"role": "user", "content": f"problem {asked['index']} closed {asked['closed']}"}])
     elif MODE == "fail_once" and asked["reply"]["content"] != "crash":

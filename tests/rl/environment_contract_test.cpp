@@ -55,10 +55,10 @@ std::optional<TaskOptions> options_of(std::string_view type, const SumsFile& sum
 /// An episode played with fixed replies, as text.
 std::string transcript(Task& task, const ProblemId& problem) {
   auto episode = task.new_episode();
-  const auto messages = episode->reset(problem);
-  if (!messages) return "error: " + messages.error().message;
+  const auto opening = episode->reset(problem);
+  if (!opening) return "error: " + opening.error().message;
   std::string text;
-  for (const Message& m : *messages) text += m.role + ": " + m.content + "\n";
+  for (const Message& m : opening->messages) text += m.role + ": " + m.content + "\n";
   for (int turn = 0; turn < 20; ++turn) {
     const auto step = episode->step({"assistant", std::to_string(3 + 5 * turn)});
     if (!step) return text + "error: " + step.error().message;
@@ -134,10 +134,10 @@ TEST_P(TaskContract, EpisodesMayOverlap) {
 TEST_P(TaskContract, TheSystemPromptComesFirst) {
   options_.system_prompt = "Be brief.";
   auto task = make_task(options_);
-  const auto messages = (*task)->new_episode()->reset({0, Split::kTrain, 0});
-  ASSERT_TRUE(messages);
-  EXPECT_EQ(messages->front(), (Message{"system", "Be brief."}));
-  EXPECT_EQ(messages->back().role, "user");
+  const auto opening = (*task)->new_episode()->reset({0, Split::kTrain, 0});
+  ASSERT_TRUE(opening);
+  EXPECT_EQ(opening->messages.front(), (Message{"system", "Be brief."}));
+  EXPECT_EQ(opening->messages.back().role, "user");
 }
 
 TEST_P(TaskContract, EvalSplitsEndWhereTheySay) {
@@ -170,10 +170,10 @@ TEST(ArithmeticTask, RightAndWrongReplies) {
   auto options = *options_of("arithmetic", unused);
   auto task = make_task(options);
   auto episode = (*task)->new_episode();
-  const auto messages = episode->reset({0, Split::kEval, 0});
-  ASSERT_TRUE(messages);
+  const auto opening = episode->reset({0, Split::kEval, 0});
+  ASSERT_TRUE(opening);
   int left = 0, right = 0;
-  ASSERT_EQ(std::sscanf(messages->back().content.c_str(), "%d+%d", &left, &right), 2) << messages->back().content;
+  ASSERT_EQ(std::sscanf(opening->messages.back().content.c_str(), "%d+%d", &left, &right), 2) << opening->messages.back().content;
   EXPECT_EQ(episode->step({"assistant", "so " + std::to_string(left + right)})->reward, 1);
   auto again = (*task)->new_episode();
   ASSERT_TRUE(again->reset({0, Split::kEval, 0}));
@@ -188,7 +188,7 @@ TEST(JsonlTask, EachRoundHasEveryRowOnceInItsOwnOrder) {
   ASSERT_TRUE(task);
   const std::uint64_t n = *(*task)->size(Split::kTrain);
   EXPECT_EQ(n + *(*task)->size(Split::kEval), 60u);
-  const auto prompt = [&](Split split, std::uint64_t index) { return (*task)->new_episode()->reset({5, split, index})->back().content; };
+  const auto prompt = [&](Split split, std::uint64_t index) { return (*task)->new_episode()->reset({5, split, index})->messages.back().content; };
   std::vector<std::string> first, second;
   for (std::uint64_t i = 0; i < n; ++i) first.push_back(prompt(Split::kTrain, i)), second.push_back(prompt(Split::kTrain, n + i));
   EXPECT_NE(first, second);
@@ -226,6 +226,35 @@ TEST(ProgramTask, TheExampleIsWonByHalving) {
       (step->messages.front().content == "Higher." ? low : high) = guess + (step->messages.front().content == "Higher." ? 1 : -1);
     }
   }
+}
+
+TEST(ProgramTask, TheExampleWithAToolIsWonByCallingIt) {
+  TaskOptions o;
+  o.type = "program";
+  o.deadline = std::chrono::seconds(20);
+  o.program.command = {"python3", std::string(TROUPE_SOURCE_DIR) + "/examples/tools/calculator.py"};
+  auto task = make_task(o);
+  ASSERT_TRUE(task) << task.error().message;
+  auto episode = (*task)->new_episode();
+  const auto opening = episode->reset({1, Split::kTrain, 3});
+  ASSERT_TRUE(opening) << opening.error().message;
+  EXPECT_THAT(opening->tools, HasSubstr(R"("name":"multiply")"));
+  long long a = 0, b = 0;
+  ASSERT_EQ(std::sscanf(opening->messages.back().content.c_str(), "What is %lld times %lld?", &a, &b), 2) << opening->messages.back().content;
+  const auto call = [](const std::string& name, const std::string& arguments) {
+    return Message{"assistant", "<calls>", R"({"answer":"","tool_calls":[{"type":"function","function":{"name":")" + name + R"(","arguments":)" + arguments + "}}]}"};
+  };
+  const auto wrong = episode->step(call("divide", "{}"));
+  ASSERT_TRUE(wrong);
+  EXPECT_THAT(wrong->messages.at(0).content, HasSubstr("there is no tool divide"));
+  const auto told = episode->step(call("multiply", "{\"a\": " + std::to_string(a) + ", \"b\": " + std::to_string(b) + "}"));
+  ASSERT_TRUE(told);
+  EXPECT_FALSE(told->done);
+  EXPECT_EQ(told->messages.at(0), (Message{"tool", std::to_string(a * b), R"({"name":"multiply"})"}));
+  const auto answered = episode->step({"assistant", "<think>so</think> It is " + std::to_string(a * b), R"({"reasoning_content":"so","answer":"It is )" + std::to_string(a * b) + "\"}"});
+  ASSERT_TRUE(answered);
+  EXPECT_TRUE(answered->done);
+  EXPECT_EQ(answered->reward, 1);
 }
 
 } // namespace

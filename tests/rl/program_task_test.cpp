@@ -156,9 +156,39 @@ TEST(ProgramTask, LeftEpisodesAreNamedWithTheNextReset) {
     auto left = (*task)->new_episode();
     ASSERT_TRUE(left->reset({}));
   }
-  const auto messages = (*task)->new_episode()->reset({0, Split::kTrain, 3});
-  ASSERT_TRUE(messages);
-  EXPECT_EQ(messages->front().content, "problem 3 closed [1]");
+  const auto opening = (*task)->new_episode()->reset({0, Split::kTrain, 3});
+  ASSERT_TRUE(opening);
+  EXPECT_EQ(opening->messages.front().content, "problem 3 closed [1]");
+}
+
+TEST(ProgramTask, ToolsOfTheProgramHoldUnlessAProblemHasItsOwn) {
+  auto task = make_task(bad("tools"));
+  ASSERT_TRUE(task) << task.error().message;
+  const auto tools_of = [&](std::uint64_t index) {
+    const auto opening = (*task)->new_episode()->reset({0, Split::kTrain, index});
+    return opening ? opening->tools : opening.error().message;
+  };
+  EXPECT_THAT(tools_of(0), HasSubstr("\"look\""));
+  EXPECT_THAT(tools_of(1), HasSubstr("\"jump\""));
+  EXPECT_EQ(tools_of(2), "") << "a problem without tools";
+  EXPECT_THAT(tools_of(3), HasSubstr("has \"tools\" that are no list")) << "an error of the problem, and the program lives on";
+  EXPECT_THAT(tools_of(0), HasSubstr("\"look\""));
+  const auto bad_task = make_task(bad("bad_tools"));
+  ASSERT_FALSE(bad_task);
+  EXPECT_THAT(bad_task.error().message, HasSubstr("\"tools\""));
+}
+
+TEST(ProgramTask, FurtherFieldsOfMessagesGoBothWays) {
+  auto task = make_task(bad("tools"));
+  ASSERT_TRUE(task);
+  auto episode = (*task)->new_episode();
+  const auto opening = episode->reset({});
+  ASSERT_TRUE(opening);
+  EXPECT_EQ(opening->messages.at(1), (Message{"assistant", "", R"({"tool_calls":[{"function":{"arguments":{},"name":"look"},"type":"function"}]})"}));
+  EXPECT_EQ(opening->messages.at(2), (Message{"tool", "a wall", R"({"name":"look","tool_call_id":"c1"})"})) << "and no field that no template reads";
+  const auto step = episode->step({"assistant", "all of it", R"({"answer":"it","reasoning_content":"all","tool_calls":[1]})"});
+  ASSERT_TRUE(step) << step.error().message;
+  EXPECT_EQ(step->messages.at(0).content, "answer content reasoning_content role tool_calls") << "what the program was given";
 }
 
 TEST(ProgramTask, RepliesOfAnyBytesArrive) {

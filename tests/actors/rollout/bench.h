@@ -48,9 +48,12 @@ inline GroupWork group_of(std::uint64_t prompt, std::vector<std::uint32_t> sampl
 
 /// A worker, and a task beside it: "n words please", told apart by the number of replies so far. Ends after `turns` replies; each earns 0.25.
 struct Bench {
-  explicit Bench(RolloutWorkerOptions o = small_options(), Policy p = small_policy()) : options(std::move(o)), policy(std::move(p)) {}
+  explicit Bench(RolloutWorkerOptions o = small_options(), Policy p = small_policy(), std::string offers = {})
+      : options(std::move(o)), policy(std::move(p)), tools(std::move(offers)) {}
+  Bench(const Bench&) = delete;
   RolloutWorkerOptions options;
   Policy policy; // until the worker has it
+  std::string tools; // that the task offers
   std::size_t turns = 3;
   std::vector<EnvironmentCall> calls; // not answered yet
   std::vector<std::size_t> replies_seen;
@@ -68,7 +71,8 @@ struct Bench {
     reply.ok = true;
     reply.reward = call.replies.empty() ? 0 : 0.25;
     reply.done = call.replies.size() == turns;
-    if (!reply.done) reply.messages = {{"user", "say " + std::to_string(call.replies.size())}};
+    if (!reply.done) reply.messages = {{"user", "say " + std::to_string(call.replies.size()), {}}};
+    if (call.replies.empty()) reply.tools = tools;
     return reply;
   }
   void answer_calls() {

@@ -146,6 +146,50 @@ TEST(TemplateRuns, ACallThatIsCutOffIsToldToThePolicyAndNotToTheTask) {
   for (const auto& [replies, count] : told) EXPECT_LE(replies, 1u);
 }
 
+// The tools that a task offers are in the prompt, and a call reaches the task as one. The tiny model says whole calls because one is a single token.
+TEST(TemplateRuns, ToolsAreShownToThePolicyAndItsCallsReachTheTask) {
+  const std::string call = R"(<tool_call>{"name": "ab", "arguments": {"at": "a"}}</tool_call>)";
+  data::VocabularyOptions few;
+  few.kind = "characters";
+  few.alphabet = "ab";
+  few.added = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", call};
+  const std::string shows_tools = "{% for t in tools %}{{ t.function.name }}{% endfor %}" + kShowsAll + "{# <tool_call> #}";
+  RolloutWorkerOptions options = small_options();
+  options.stages[0].train.temperature = 20; // all tokens about alike
+  const auto make = [&] { return Bench(options, small_policy(by(shows_tools), few), R"([{"type": "function", "function": {"name": "ab"}}])"); };
+  Bench bench = make();
+  bench.work.take(group_of(5, {0, 1, 2, 3, 4, 5, 6, 7}));
+  int calls = 0, plain = 0;
+  bench.run([&] {
+    for (const EnvironmentCall& asked : bench.calls)
+      for (const ChatMessage& reply : asked.replies) {
+        ++(reply.more.empty() ? plain : calls);
+        if (reply.more.empty()) continue;
+        EXPECT_THAT(reply.more, testing::HasSubstr(R"({"name":"ab","arguments":{"at":"a"}})"));
+        EXPECT_THAT(reply.more, testing::HasSubstr(R"("answer":)"));
+      }
+    return false;
+  });
+  EXPECT_TRUE(bench.failed.empty());
+  EXPECT_GT(calls, 5);
+  EXPECT_GT(plain, 0);
+  ASSERT_EQ(bench.results().size(), 8u);
+  const Ids prompt = bench.done[0].prompt_ids;
+  EXPECT_THAT(small_policy(by(shows_tools), few).tokenizer.decode(prompt), testing::StartsWith("ab<|im_start|>"));
+  const auto handed = handed_over(make, group_of(5, {0, 1, 2, 3, 4, 5, 6, 7}), 9), results = bench.results();
+  ASSERT_EQ(handed.size(), results.size());
+  for (std::size_t i = 0; i < results.size(); ++i) EXPECT_EQ(handed[i].ids, results[i].ids) << "handed over in the midst";
+}
+
+TEST(TemplateRuns, ToolsThatNoFormatCanShowAreRefused) {
+  Bench bench(small_options(), small_policy(), R"([{"type": "function", "function": {"name": "look"}}])");
+  bench.work.take(group_of(5, {0, 1}));
+  bench.run();
+  ASSERT_EQ(bench.failed.size(), 1u);
+  EXPECT_EQ(bench.failed[0].error.code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(bench.failed[0].error.message, testing::HasSubstr("the prompt format \"chatml\" cannot show any"));
+}
+
 TEST(TemplateRuns, ATemplateThatRefusesThePromptFailsTheSamplesInWords) {
   Bench bench(small_options(), small_policy(by("{{ raise_exception('no users here') }}")));
   bench.work.take(group_of(5, {0, 1}));
