@@ -137,12 +137,14 @@ void gradients(Bench& bench, k::Precision precision) {
 }
 
 /// Causal attention over 8 packed sequences of 512 tokens, 4 query and 2 key heads of 64.
-void attention(Bench& bench) {
+void attention(Bench& bench, k::Precision precision) {
   constexpr std::int64_t kSequences = 8, kTokens = 512, kHeads = 4, kKvHeads = 2, kDim = 64;
   const at::Tensor q = at::randn({kSequences, kTokens, kHeads, kDim});
   const at::Tensor keys = at::randn({kSequences, kTokens, kKvHeads, kDim});
   const at::Tensor v = at::randn_like(keys), out = at::empty_like(q);
-  const k::AttentionShape shape{kHeads, kKvHeads, kDim, 0};
+  const k::AttentionShape shape{kHeads, kKvHeads, kDim, 0, precision};
+  const auto type = precision == k::Precision::kBfloat16 ? at::kBFloat16 : at::kFloat;
+  const at::Tensor their_q = q.to(type), their_keys = keys.to(type), their_v = v.to(type);
   std::vector<k::KeySpan> spans;
   std::vector<k::AttentionSegment> segments;
   for (std::int64_t i = 0; i < kSequences; ++i)
@@ -153,11 +155,11 @@ void attention(Bench& bench) {
   at::Tensor result;
   const double operations = 4.0 * kSequences * kHeads * kDim * kTokens * (kTokens + 1) / 2;
   bench.compare(
-      "attention", k::Precision::kFloat32, "8x512, heads 4/2 x 64, causal", operations, "GFLOP/s",
+      "attention", precision, "8x512, heads 4/2 x 64, causal", operations, "GFLOP/s",
       [&] { k::attention_forward(shape, segments.data(), kSequences); }, "scaled_dot_product_attention",
       [&] {
-        result = at::scaled_dot_product_attention(q.transpose(1, 2), keys.transpose(1, 2), v.transpose(1, 2), {}, 0,
-                                                  true, std::nullopt, true);
+        result = at::scaled_dot_product_attention(their_q.transpose(1, 2), their_keys.transpose(1, 2),
+                                                  their_v.transpose(1, 2), {}, 0, true, std::nullopt, true);
       });
 }
 
@@ -187,8 +189,8 @@ Status run_matmul(Context& context) {
     products(bench, precision);
     gradients(bench, precision);
     repacking(bench, precision);
+    attention(bench, precision);
   }
-  attention(bench);
   return {};
 }
 

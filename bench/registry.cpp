@@ -22,6 +22,8 @@ constexpr std::array kBenchmarks = {
               run_kernels},
     Benchmark{"matmul", "products of linear layers, float32 and bfloat16, forward and backward; what packing costs", "at::matmul",
               true, run_matmul},
+    Benchmark{"delta_net", "Gated DeltaNet of 1024 to 8192 rows, forward and backward in chunks: tok/s, GFLOP/s", "the recurrent form", true,
+              run_delta_net},
     Benchmark{"loss", "log-probs of 4096 targets among 151,936 and their gradients: MiB beyond the weights, tok/s",
               "log_softmax, nll_loss", true, run_loss},
     Benchmark{"smollm2", "the engine on SmolLM2-135M: tok/s of prefill 512 and of decoding, batch 1 and 16", "llama.cpp", false,

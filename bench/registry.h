@@ -14,6 +14,7 @@ Status run_weights(Context& context);
 Status run_control(Context& context);
 Status run_kernels(Context& context);
 Status run_matmul(Context& context);
+Status run_delta_net(Context& context);
 Status run_loss(Context& context);
 Status run_smollm2(Context& context);
 Status run_recovery(Context& context);

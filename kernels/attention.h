@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/gemm.h"
+
 namespace troupe::kernels {
 
 /// How the keys and values of a span lie in memory (K = kv heads, hd = head_dim).
@@ -29,6 +31,8 @@ struct AttentionShape {
   std::int64_t kv_heads = 0;  ///< K, divides H; query head h reads kv head h / (H/K).
   std::int64_t head_dim = 0;  ///< A multiple of 16, at most 256.
   float scale = 0;            ///< Multiplies the scores; 0: 1 / sqrt(head_dim).
+  /// What the operands of the products are rounded to: queries, keys, values, probabilities and their gradients.
+  Precision precision = Precision::kFloat32;
 };
 
 /// The queries of one sequence and the keys they see: query i of n sees the first (keys - n + i + 1) keys of the
@@ -49,9 +53,11 @@ struct AttentionSegment {
 /// Determinism: a query row's bits depend only on q and on the keys and values it sees: not on the rows, segments and
 ///   threads around it, nor on where its keys are cut into spans or how they are laid out. So decoding a token gives
 ///   the bits of prefilling it. Scores are one chain over head_dim; the maximum is exact; the sum of exponentials has
-///   64 lanes by key index; the output is one chain over the keys.
+///   64 lanes by key index; the output is one chain over the keys. kBfloat16: both are chains of blocks of 32, as in
+///   matmul, over channels and over keys counted from the segment's first; exp(score - maximum) is rounded, its sum not.
 /// Cost: 4 hd operations per (query head, visible key). Scratch: 6 rows of scores per thread and, for kRows, a packed
-///   copy of the keys (a prefix that neighbouring segments share is packed once).
+///   copy of the keys (a prefix that neighbouring segments share is packed once). kBfloat16: 32 rows of scores, and
+///   packed copies of a head's keys and values per thread.
 void attention_forward(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count);
 
 /// A page of the KV cache: `capacity` tokens of one layer.
@@ -68,7 +74,7 @@ struct KvPage {
 }
 
 /// Copies `rows` tokens' keys and values (token t, head j at k + t * stride + j * hd) into slots first, first + 1, ...
-/// of a page. The page is then read with a KeySpan{page.k, page.v, tokens, page.capacity, KvLayout::kPages}.
+/// of a page, rounded to the shape's precision. The page is then read, in that precision, with a KeySpan{page.k, page.v, tokens, page.capacity, KvLayout::kPages}.
 void store_in_page(const AttentionShape& shape, const float* k, const float* v, std::int64_t stride, std::int64_t rows,
                    const KvPage& page, std::int64_t first);
 
@@ -85,7 +91,7 @@ struct PageStore {
 /// All of a layer's stores, on several threads when there are many. No two may write the same slot.
 void store_in_pages(const AttentionShape& shape, const PageStore* stores, std::int64_t count);
 
-/// Reads slots first ... first + rows - 1 of a page back into rows: the inverse of store_in_page.
+/// Reads slots first ... first + rows - 1 of a page back into rows: what store_in_page has put there.
 void load_from_page(const AttentionShape& shape, const KvPage& page, std::int64_t first, std::int64_t rows, float* k,
                     float* v, std::int64_t stride);
 
@@ -124,7 +130,8 @@ struct AttentionGradStrides {
 /// Segments that share rows must be neighbours in the list and name the shared rows by the same first key row: the
 /// prompt's own segment (prefix empty, own.k = p) and the segments behind it (prefix.k = p).
 /// Determinism: every sum is one chain in the order of segments, heads of the group, query rows (dk, dv) or keys (dq),
-///   whatever the threads. Cost: 10 hd operations per (query head, visible key).
+///   whatever the threads. kBfloat16: of blocks of 32 keys (dq) or rows (dk, dv), these in blocks of 64 rows, and a
+///   segment's sum is added to what is there. Cost: 10 hd operations per (query head, visible key).
 void attention_backward(const AttentionShape& shape, const AttentionGradStrides& strides,
                         const AttentionGradSegment* segments, std::int64_t count);
 

@@ -43,7 +43,9 @@ struct ListedSegment {
 };
 
 /// Determinism: a query's bits depend on the query and the rows it sees, in their order; not on spans, rows around it or
-/// threads. A score has 16 lanes over the channels; sums over keys are one chain.
+/// threads. A score has 16 lanes over the channels; the sum of exponentials has 64 lanes by place in the list, whose last
+/// term is the sink; the output is one chain over the list, divided at its end.
+/// Cost: 2 (key_dim + value_dim) operations per (query head, listed row); the heads of a kv head pass over 64 rows together.
 void listed_attention(const ListedShape& shape, const ListedSegment* segments, std::int64_t count);
 
 /// Arguments of `choose_entries`: which entries each query attends to, by the score

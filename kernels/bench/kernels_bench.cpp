@@ -2,10 +2,12 @@
 // not counted). Threads: OMP_NUM_THREADS.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
+#include "kernels/listed_attention.h"
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
@@ -90,7 +92,7 @@ BENCHMARK(bench_attention)
     ->Args({512, 512, 9, 3, 64});
 
 void bench_attention_backward(benchmark::State& state) {
-  const AttentionShape shape{state.range(1), state.range(2), state.range(3), 0};
+  const AttentionShape shape{state.range(1), state.range(2), state.range(3), 0, static_cast<Precision>(state.range(4))};
   const std::int64_t rows = state.range(0);
   const std::int64_t q_row = shape.heads * shape.head_dim, kv_row = shape.kv_heads * shape.head_dim;
   const Floats q = numbers(rows * q_row), k = numbers(rows * kv_row), v = numbers(rows * kv_row),
@@ -101,7 +103,37 @@ void bench_attention_backward(benchmark::State& state) {
   for (auto _ : state) attention_backward(shape, {}, &s, 1);
   rate(state, 10.0 * static_cast<double>(q_row) * static_cast<double>(rows) * static_cast<double>(rows + 1) / 2);
 }
-BENCHMARK(bench_attention_backward)->UseRealTime()->Args({64, 4, 2, 32})->Args({512, 4, 2, 64})->Args({512, 9, 3, 64});
+BENCHMARK(bench_attention_backward)
+    ->UseRealTime()
+    ->Args({64, 4, 2, 32, 0})
+    ->Args({512, 4, 2, 64, 0})
+    ->Args({512, 4, 2, 64, 1})
+    ->Args({512, 9, 3, 64, 0})
+    ->Args({512, 9, 3, 64, 1});
+
+/// Sequences of one document each: every query of `rows` sees a window and `chosen` entries.
+void bench_listed_attention(benchmark::State& state) {
+  const std::int64_t rows = state.range(0), heads = state.range(1), kv_heads = state.range(2), key_dim = state.range(3);
+  const std::int64_t value_dim = state.range(4), window = state.range(5), chosen = state.range(6);
+  const bool latent = kv_heads == 1;  // values are the beginning of the keys
+  const std::int64_t row = latent ? key_dim : kv_heads * (key_dim + value_dim);
+  const Floats q = numbers(rows * heads * key_dim), kv = numbers(rows * row);
+  std::vector<std::int32_t> list(static_cast<std::size_t>(rows * chosen));
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % chosen * 2 % rows);
+  Floats out(static_cast<std::size_t>(rows * heads * value_dim));
+  const ListedShape shape{heads, kv_heads, key_dim, value_dim, latent ? 0 : kv_heads * key_dim, 0.1f, window, nullptr};
+  const RowSpan span{kv.data(), row, rows};
+  const ListedSegment s{q.data(), out.data(), rows, heads * key_dim, heads * value_dim, 0, &span, 1, &span, 1, list.data(), chosen};
+  for (auto _ : state) listed_attention(shape, &s, 1);
+  double seen = static_cast<double>(rows * chosen);
+  for (std::int64_t i = 0; i < rows; ++i) seen += static_cast<double>(window > 0 ? std::min(window, i + 1) : i + 1);
+  rate(state, 2.0 * seen * static_cast<double>(heads * (key_dim + value_dim)));
+}
+BENCHMARK(bench_listed_attention)
+    ->UseRealTime()
+    ->Args({512, 64, 8, 64, 64, 128, 0})   // GPT-OSS: a window and grouped heads
+    ->Args({512, 16, 1, 576, 512, 0, 0})   // MLA: latent rows
+    ->Args({512, 64, 1, 128, 128, 128, 64});  // DeepSeek-V4: a window and entries
 
 void bench_logprob(benchmark::State& state) {
   const std::int64_t rows = state.range(0), vocab = state.range(1);

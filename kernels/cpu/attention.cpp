@@ -181,11 +181,42 @@ std::vector<std::pair<std::int64_t, std::int64_t>> sharing_groups(const Attentio
   return groups;
 }
 
+/// attention_forward with operands of bfloat16: every task packs what its rows see.
+void attend_pairs(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count) {
+  std::vector<PairAttentionTask> tasks;
+  double operations = 0;
+  std::int64_t most_keys = 0;
+  const KernelTable& isa = table();
+  const ProductTable& products = isa.products[static_cast<std::size_t>(Precision::kBfloat16)];
+  const std::int64_t pieces = (2 * max_threads() + count * shape.kv_heads - 1) / (count * shape.kv_heads);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const AttentionSegment& s = segments[i];
+    std::int64_t keys = 0;
+    for (std::int64_t j = 0; j < s.span_count; ++j) keys += s.spans[j].count;
+    TROUPE_CHECK(keys >= s.rows, "attention: a segment has fewer keys than queries");
+    most_keys = std::max(most_keys, keys);
+    operations += 2.0 * static_cast<double>(s.rows * shape.heads * shape.head_dim * keys);
+    const std::int64_t q_row = shape.heads * shape.head_dim;
+    const std::int64_t step = std::max(kPairGradRows, (s.rows + pieces - 1) / pieces);
+    for (std::int64_t end = s.rows; end > 0; end -= step) {  // the longest first
+      for (std::int64_t head = 0; head < shape.kv_heads; ++head)
+        tasks.push_back({shape, &s, s.q_stride == 0 ? q_row : s.q_stride, s.out_stride == 0 ? q_row : s.out_stride, keys,
+                         head, std::max<std::int64_t>(0, end - step), end, &products, nullptr});
+    }
+  }
+  const std::int64_t floats = pair_attention_scratch_floats(shape, most_keys);
+  run_tasks(tasks.size(), threads_for(operations), [&](std::size_t i) {
+    tasks[i].scratch = scratch(Scratch::kTask, floats);
+    isa.pair_attention(tasks[i]);
+  });
+}
+
 }  // namespace
 
 void attention_forward(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count) {
   if (count == 0) return;
   const AttentionShape full = resolved(shape);
+  if (full.precision == Precision::kBfloat16) return attend_pairs(full, segments, count);
   thread_local Batch kept;
   Batch& batch = kept;  // a thread-local one would be each thread's own below
   batch.set(full, segments, count);
@@ -222,12 +253,13 @@ void attention_backward(const AttentionShape& shape, const AttentionGradStrides&
   const auto groups = sharing_groups(segments, count);
   const std::size_t tasks = groups.size() * static_cast<std::size_t>(full.kv_heads);
   const KernelTable& isa = table();
-  const std::int64_t floats = attention_grad_scratch_floats(full, most_keys);
+  const bool pairs = full.precision == Precision::kBfloat16;
+  const auto run = pairs ? isa.pair_attention_grad : isa.attention_grad;
+  const std::int64_t floats = pairs ? pair_attention_grad_scratch_floats(full, most_keys) : attention_grad_scratch_floats(full, most_keys);
   run_tasks(tasks, threads_for(operations), [&](std::size_t i) {
     const auto [begin, end] = groups[i / static_cast<std::size_t>(full.kv_heads)];
-    isa.attention_grad({full, steps, segments + begin, end - begin,
-                        static_cast<std::int64_t>(i % static_cast<std::size_t>(full.kv_heads)),
-                        scratch(Scratch::kTask, floats)});
+    run({full, steps, segments + begin, end - begin, static_cast<std::int64_t>(i % static_cast<std::size_t>(full.kv_heads)),
+         scratch(Scratch::kTask, floats), &isa.products[static_cast<std::size_t>(full.precision)]});
   });
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/delta_net.h"
 
-#include <cmath>
+#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
@@ -11,54 +11,32 @@
 namespace troupe::kernels {
 namespace {
 
-/// x / sqrt(sum x^2 + 1e-6) * factor; the sum is one chain in float64.
-void unit(const float* x, std::int64_t n, float factor, float* y) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  const auto scale = static_cast<float>(1 / std::sqrt(sum + 1e-6));
-  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * scale * factor;
+void check_heads(std::int64_t key_heads, std::int64_t value_heads) {
+  TROUPE_CHECK(key_heads > 0 && value_heads % key_heads == 0, "delta_rule: key heads must divide value heads");
 }
 
-struct Work {
-  std::vector<float> q, k, u;
-};
+/// `each` per element of a state and row.
+template <class Sequence>
+double operations_of(const Sequence& a, double each) {
+  return each * static_cast<double>(a.rows * a.value_heads) * static_cast<double>(a.key_dim * a.value_dim);
+}
 
-void step(const DeltaRule& a, std::int64_t row, std::int64_t head, Work& work) {
-  const std::int64_t keys = a.key_heads * a.key_dim;
-  const float* x = a.qkv + row * (2 * keys + a.value_heads * a.value_dim);
-  const std::int64_t key_head = head * a.key_heads / a.value_heads;
-  unit(x + key_head * a.key_dim, a.key_dim, static_cast<float>(1 / std::sqrt(static_cast<double>(a.key_dim))),
-       work.q.data());
-  unit(x + keys + key_head * a.key_dim, a.key_dim, 1, work.k.data());
-  const float* v = x + 2 * keys + head * a.value_dim;
-  float decay = a.decay[row * a.value_heads + head];
-  table().exponential(&decay, &decay, 1);
-  const float beta = a.beta[row * a.value_heads + head];
-  float* state = a.state + head * a.key_dim * a.value_dim;
-  float* u = work.u.data();
-  float* out = a.out + (row * a.value_heads + head) * a.value_dim;
-  for (std::int64_t d = 0; d < a.value_dim; ++d) u[d] = 0;
-  for (std::int64_t i = 0; i < a.key_dim; ++i) {
-    float* s = state + i * a.value_dim;
-    const float k = work.k[static_cast<std::size_t>(i)];
-    for (std::int64_t d = 0; d < a.value_dim; ++d) {
-      s[d] *= decay;
-      u[d] += s[d] * k;
-    }
+/// body(sequence, head) for every head of every sequence, the longest sequences first.
+template <class Sequence, class Heads, class Body>
+void run_heads(const Sequence* sequences, std::int64_t count, double operations, const Heads& heads, const Body& body) {
+  struct Task {
+    const Sequence* sequence;
+    std::int64_t head;
+  };
+  std::vector<Task> tasks;
+  for (std::int64_t i = 0; i < count; ++i) {
+    check_heads(sequences[i].key_heads, sequences[i].value_heads);
+    for (std::int64_t head = 0; sequences[i].rows > 0 && head < heads(sequences[i]); ++head)
+      tasks.push_back({&sequences[i], head});
   }
-  for (std::int64_t d = 0; d < a.value_dim; ++d) {
-    u[d] = beta * (v[d] - u[d]);
-    out[d] = 0;
-  }
-  for (std::int64_t i = 0; i < a.key_dim; ++i) {
-    float* s = state + i * a.value_dim;
-    const float k = work.k[static_cast<std::size_t>(i)];
-    const float q = work.q[static_cast<std::size_t>(i)];
-    for (std::int64_t d = 0; d < a.value_dim; ++d) {
-      s[d] += k * u[d];
-      out[d] += s[d] * q;
-    }
-  }
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const Task& a, const Task& b) { return a.sequence->rows > b.sequence->rows; });
+  run_tasks(tasks.size(), threads_for(operations), [&](std::size_t i) { body(*tasks[i].sequence, tasks[i].head); });
 }
 
 }  // namespace
@@ -81,15 +59,32 @@ void causal_conv(const CausalConv& a) {
 }
 
 void delta_rule(const DeltaRule& a) {
-  TROUPE_CHECK(a.key_heads > 0 && a.value_heads % a.key_heads == 0, "delta_rule: key heads must divide value heads");
-  const double operations = 6.0 * static_cast<double>(a.rows * a.value_heads * a.key_dim * a.value_dim);
-  run_ranges(a.value_heads, 1, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
-    const auto keys = static_cast<std::size_t>(a.key_dim);
-    Work work{std::vector<float>(keys), std::vector<float>(keys),
-              std::vector<float>(static_cast<std::size_t>(a.value_dim))};
-    for (std::int64_t head = begin; head < end; ++head)
-      for (std::int64_t row = 0; row < a.rows; ++row) step(a, row, head, work);
+  check_heads(a.key_heads, a.value_heads);
+  const std::int64_t floats = delta_scratch_floats(a.key_dim);
+  run_tasks(static_cast<std::size_t>(a.value_heads), threads_for(operations_of(a, 7)), [&](std::size_t head) {
+    table().delta({&a, static_cast<std::int64_t>(head), scratch(Scratch::kTask, floats)});
   });
+}
+
+void delta_rule_chunked(const DeltaRule* sequences, std::int64_t count) {
+  double operations = 0;
+  for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 12);
+  run_heads(sequences, count, operations, [](const DeltaRule& a) { return a.value_heads; },
+            [](const DeltaRule& a, std::int64_t head) {
+              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 2);
+              table().delta_chunks({&a, head, scratch(Scratch::kTask, floats)});
+            });
+}
+
+void delta_rule_backward(const DeltaRuleGrad* sequences, std::int64_t count) {
+  double operations = 0;
+  for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 40);
+  run_heads(sequences, count, operations, [](const DeltaRuleGrad& a) { return a.key_heads; },
+            [](const DeltaRuleGrad& a, std::int64_t head) {
+              const std::int64_t chunks = (a.rows + kDeltaChunk - 1) / kDeltaChunk;
+              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 1 + chunks);
+              table().delta_grad({&a, head, scratch(Scratch::kTask, floats)});
+            });
 }
 
 }  // namespace troupe::kernels

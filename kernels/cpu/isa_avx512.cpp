@@ -16,9 +16,15 @@ namespace avx512 {
 #include "kernels/cpu/leaf_rows.inl"
 #include "kernels/cpu/leaf_attention.inl"
 #include "kernels/cpu/leaf_attention_grad.inl"
+#include "kernels/cpu/leaf_attention_bf16.inl"
+#include "kernels/cpu/leaf_attention_decode.inl"
 #include "kernels/cpu/leaf_logprob.inl"
 #include "kernels/cpu/leaf_sampling.inl"
 #include "kernels/cpu/leaf_optim.inl"
+#include "kernels/cpu/leaf_listed.inl"
+#include "kernels/cpu/leaf_delta.inl"
+#include "kernels/cpu/leaf_delta_chunk.inl"
+#include "kernels/cpu/leaf_delta_grad.inl"
 #include "kernels/cpu/leaf_table.inl"
 // clang-format on
 

@@ -1,4 +1,6 @@
 // Rows in and out of the pages of the KV cache.
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -20,6 +22,14 @@ std::int64_t value_offset(const AttentionShape& shape, std::int64_t capacity, st
   return (head * capacity + slot) * shape.head_dim;
 }
 
+/// As `rounded` of the vectors: the operands of products with bfloat16.
+float to_bfloat16(float x) {
+  const auto raw = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) return std::bit_cast<float>((raw | 0x00400000U) & 0xffff0000U);
+  if ((raw & 0x7f800000U) == 0) return std::bit_cast<float>(raw & 0x80000000U);
+  return std::bit_cast<float>((raw + 0x7fffU + (raw >> 16 & 1U)) & 0xffff0000U);
+}
+
 }  // namespace
 
 void store_in_page(const AttentionShape& shape, const float* k, const float* v, std::int64_t stride, std::int64_t rows,
@@ -27,13 +37,20 @@ void store_in_page(const AttentionShape& shape, const float* k, const float* v, 
   TROUPE_CHECK(page.capacity % kLanes == 0 && first >= 0 && first + rows <= page.capacity,
                "store_in_page: outside the page");
   const auto head_bytes = static_cast<std::size_t>(shape.head_dim) * sizeof(float);
+  const bool rounds = shape.precision == Precision::kBfloat16;
   for (std::int64_t t = 0; t < rows; ++t) {
     for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
       const float* key = k + t * stride + head * shape.head_dim;
+      const float* value = v + t * stride + head * shape.head_dim;
       float* target = page.k + key_offset(shape, page.capacity, head, first + t);
-      for (std::int64_t d = 0; d < shape.head_dim; ++d) target[d * kLanes] = key[d];
-      std::memcpy(page.v + value_offset(shape, page.capacity, head, first + t), v + t * stride + head * shape.head_dim,
-                  head_bytes);
+      float* value_target = page.v + value_offset(shape, page.capacity, head, first + t);
+      if (rounds) {
+        for (std::int64_t d = 0; d < shape.head_dim; ++d) target[d * kLanes] = to_bfloat16(key[d]);
+        for (std::int64_t d = 0; d < shape.head_dim; ++d) value_target[d] = to_bfloat16(value[d]);
+      } else {
+        for (std::int64_t d = 0; d < shape.head_dim; ++d) target[d * kLanes] = key[d];
+        std::memcpy(value_target, value, head_bytes);
+      }
     }
   }
 }

@@ -190,6 +190,7 @@ struct AmxTarget {
   float* y;
   std::int64_t ldy, cols;
   bool add;
+  std::int64_t panel_floats;  ///< From panel to panel.
 };
 
 /// m rows, packed as tiles of `rows`, times panels [begin, end) of `blocks` blocks; configured for `rows`.
@@ -205,7 +206,7 @@ TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t row
     const std::int64_t left = end - panel;
     const std::int64_t width = tiles == 1 && left >= 4 ? 4 : (left >= 2 ? 2 : 1);
     const float* b[4];
-    for (std::int64_t j = 0; j < width; ++j) b[j] = panels + (panel + j) * blocks * 256;
+    for (std::int64_t j = 0; j < width; ++j) b[j] = panels + (panel + j) * target.panel_floats;
     tile.pairs.b = b;
     std::int64_t ahead = panel + width;
     for (std::int64_t t = 0; t < tiles; t += 2, ++ahead) {
@@ -213,7 +214,7 @@ TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t row
       const bool asks = tiles > 1 && ahead < panel + 2 * width && ahead < end;
       tile.pairs.a = packed + t * tile.tile_floats;
       tile.pairs.chain_floats = count * rows * 16 * width;
-      tile.ahead = asks ? panels + ahead * blocks * 256 : nullptr;
+      tile.ahead = asks ? panels + ahead * target.panel_floats : nullptr;
       tile.pairs.sums = sums[turn ^= 1];
       run_and_finish(tile, count, width, before, target.add);
       const std::int64_t valid = m - t * rows < count * rows ? m - t * rows : count * rows;
@@ -231,6 +232,17 @@ TROUPE_INLINE void multiply_amx(PairTile pairs, std::int64_t m, std::int64_t row
 /// rows of y are written from end to end.
 inline constexpr std::int64_t kSmallWeights = 1 << 20;
 
+/// m rows as tiles of `rows`, rounded; the last one filled up with zeros.
+TROUPE_INLINE void pack_amx_rows(const float* x, std::int64_t ldx, std::int64_t m, std::int64_t rows, std::int64_t k,
+                                 float* packed) {
+  for (std::int64_t row = 0; row < m; row += rows) {
+    for (std::int64_t begin = 0; begin < k; begin += 32) {
+      for (std::int64_t i = row; i < row + rows; ++i, packed += 16)
+        store(packed, i < m ? row_pairs(x + i * ldx, begin, k) : zero());
+    }
+  }
+}
+
 void matmul_part_amx(const MatmulPart& part) {
   std::int64_t chain[kChains + 1];
   chains_in_blocks(part, chain);
@@ -244,16 +256,22 @@ void matmul_part_amx(const MatmulPart& part) {
     const std::int64_t rows = (m + tiles - 1) / tiles;
     if (rows != configured) configure(rows);
     configured = rows;
-    float* packed = part.scratch;
-    for (std::int64_t row = 0; row < tiles * rows; row += rows) {
-      for (std::int64_t block = 0; block < blocks; ++block) {
-        for (std::int64_t i = row; i < row + rows; ++i, packed += 16)
-          store(packed, i < m ? row_pairs(part.x + (begin + i) * part.ldx, block * 32, part.k) : zero());
-      }
-    }
+    pack_amx_rows(part.x + begin * part.ldx, part.ldx, m, rows, part.k, part.scratch);
     multiply_amx({part.scratch, nullptr, chain, kChains, nullptr, 0}, m, rows, part.panels, blocks, part.panel_begin,
-                 part.panel_end, {part.y + begin * part.ldy, part.ldy, part.n, false});
+                 part.panel_end, {part.y + begin * part.ldy, part.ldy, part.n, false, blocks * 256});
   }
+  release();
+}
+
+void rows_part_amx(const RowsPart& part) {
+  const std::int64_t blocks = padded(part.k) / 32;
+  const std::int64_t chain[] = {0, blocks};
+  const std::int64_t tiles = (part.m + 15) / 16;
+  const std::int64_t rows = (part.m + tiles - 1) / tiles;
+  configure(rows);
+  pack_amx_rows(part.x, part.ldx, part.m, rows, part.k, part.scratch);
+  multiply_amx({part.scratch, nullptr, chain, 1, nullptr, 0}, part.m, rows, part.panels, blocks, 0,
+               (part.n + 15) / 16, {part.y, part.ldy, part.n, false, part.panel_floats});
   release();
 }
 
@@ -281,11 +299,11 @@ void gradient_part_amx(const GradientPart& part) {
                          part.scratch + (i * blocks + 16 * block) * 16);
     }
     multiply_amx({part.scratch, nullptr, chain, 1, nullptr, 0}, n, 16, part.panels, blocks, 0, (part.k + 15) / 16,
-                 {part.dw + begin * part.k, part.k, part.k, part.add});
+                 {part.dw + begin * part.k, part.k, part.k, part.add, blocks * 256});
   }
   release();
 }
 
 constexpr ProductTable products() {
-  return {32, pack_panel_bf16, pack_columns_bf16, matmul_part_amx, gradient_part_amx};
+  return {32, pack_panel_bf16, pack_columns_bf16, matmul_part_amx, gradient_part_amx, rows_part_amx};
 }

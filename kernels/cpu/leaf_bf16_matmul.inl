@@ -51,6 +51,7 @@ struct PairTarget {
   float* y;
   std::int64_t ldy, cols;
   bool add;
+  std::int64_t panel_floats;  ///< From panel to panel.
 };
 
 /// m rows, packed as tiles of `tile_rows`, times panels [begin, end) of `blocks` blocks. A pair of panels stays in
@@ -63,7 +64,7 @@ TROUPE_INLINE void multiply_pairs(PairTile tile, std::int64_t m, std::int64_t ti
   for (std::int64_t panel = begin; panel < end;) {
     const std::int64_t width = end - panel >= kPairVectors ? kPairVectors : 1;
     const float* b[kPairVectors];
-    for (std::int64_t j = 0; j < width; ++j) b[j] = panels + (panel + j) * blocks * 256;
+    for (std::int64_t j = 0; j < width; ++j) b[j] = panels + (panel + j) * target.panel_floats;
     tile.a = packed;
     tile.b = b;
     for (std::int64_t row = 0; row < m; row += tile_rows) {
@@ -83,6 +84,16 @@ TROUPE_INLINE void multiply_pairs(PairTile tile, std::int64_t m, std::int64_t ti
   }
 }
 
+/// m rows as tiles of `tile_rows`.
+TROUPE_INLINE void pack_tiles(const float* x, std::int64_t ldx, std::int64_t m, std::int64_t tile_rows, std::int64_t k,
+                              float* packed) {
+  for (std::int64_t row = 0; row < m; row += tile_rows) {
+    const std::int64_t rows = m - row < tile_rows ? m - row : tile_rows;
+    pack_pair_rows(x + row * ldx, ldx, rows, k, packed);
+    packed += rows * (padded(k) / 32) * kPairFloats;
+  }
+}
+
 void matmul_part_bf16(const MatmulPart& part) {
   std::int64_t chain[kChains + 1];
   chains_in_blocks(part, chain);
@@ -91,15 +102,20 @@ void matmul_part_bf16(const MatmulPart& part) {
     const std::int64_t m = part.m - begin < part.block_rows ? part.m - begin : part.block_rows;
     const std::int64_t tiles = (m + kPairRows - 1) / kPairRows;
     const std::int64_t tile_rows = (m + tiles - 1) / tiles;
-    float* packed = part.scratch;
-    for (std::int64_t row = 0; row < m; row += tile_rows) {
-      const std::int64_t rows = m - row < tile_rows ? m - row : tile_rows;
-      pack_pair_rows(part.x + (begin + row) * part.ldx, part.ldx, rows, part.k, packed);
-      packed += rows * blocks * kPairFloats;
-    }
+    pack_tiles(part.x + begin * part.ldx, part.ldx, m, tile_rows, part.k, part.scratch);
     multiply_pairs({part.scratch, nullptr, chain, kChains, nullptr, 0}, m, tile_rows, part.panels, blocks,
-                   part.panel_begin, part.panel_end, {part.y + begin * part.ldy, part.ldy, part.n, false});
+                   part.panel_begin, part.panel_end, {part.y + begin * part.ldy, part.ldy, part.n, false, blocks * 256});
   }
+}
+
+void rows_part_bf16(const RowsPart& part) {
+  const std::int64_t blocks = padded(part.k) / 32;
+  const std::int64_t chain[] = {0, blocks};
+  const std::int64_t tiles = (part.m + kPairRows - 1) / kPairRows;
+  const std::int64_t tile_rows = (part.m + tiles - 1) / tiles;
+  pack_tiles(part.x, part.ldx, part.m, tile_rows, part.k, part.scratch);
+  multiply_pairs({part.scratch, nullptr, chain, 1, nullptr, 0}, part.m, tile_rows, part.panels, blocks, 0,
+                 (part.n + 15) / 16, {part.y, part.ldy, part.n, false, part.panel_floats});
 }
 
 void gradient_part_bf16(const GradientPart& part) {
@@ -109,10 +125,10 @@ void gradient_part_bf16(const GradientPart& part) {
     const std::int64_t n = part.end - begin < kPairRows ? part.end - begin : kPairRows;
     pack_pair_columns(part.dy + begin, part.ldy, part.rows, n, part.scratch);
     multiply_pairs({part.scratch, nullptr, chain, 1, nullptr, 0}, n, n, part.panels, blocks, 0, (part.k + 15) / 16,
-                   {part.dw + begin * part.k, part.k, part.k, part.add});
+                   {part.dw + begin * part.k, part.k, part.k, part.add, blocks * 256});
   }
 }
 
 constexpr ProductTable bf16_products() {
-  return {kPairRows, pack_panel_bf16, pack_columns_bf16, matmul_part_bf16, gradient_part_bf16};
+  return {kPairRows, pack_panel_bf16, pack_columns_bf16, matmul_part_bf16, gradient_part_bf16, rows_part_bf16};
 }

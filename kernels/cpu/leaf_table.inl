@@ -3,9 +3,15 @@
 constexpr KernelTable make_table(Isa isa) {
   return {
       .isa = isa,
-      .products = {{kTileRows, pack_panel, pack_columns, matmul_part, gradient_part}, bf16_products()},
+      .products = {{kTileRows, pack_panel, pack_columns, matmul_part, gradient_part, nullptr}, bf16_products()},
       .attention = attention_task,
       .attention_grad = attention_grad_task,
+      .pair_attention = pair_attention_task,
+      .pair_attention_grad = pair_attention_grad_task,
+      .listed = listed_row,
+      .delta = delta_head,
+      .delta_chunks = delta_chunks,
+      .delta_grad = delta_grad,
       .rmsnorm_forward = rmsnorm_forward_rows,
       .rmsnorm_dx = rmsnorm_dx_rows,
       .rmsnorm_dweight = rmsnorm_dweight_cols,

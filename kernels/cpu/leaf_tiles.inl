@@ -154,13 +154,6 @@ TROUPE_INLINE std::int64_t tile_width(std::int64_t rows, std::int64_t left) {
   return left >= kTileVectors ? kTileVectors : 1;
 }
 
-/// Rows of B that lie `stride` floats apart.
-struct RowRun {
-  const float* rows;
-  std::int64_t stride;
-  std::int64_t count;
-};
-
 /// c[i][j] = (c[i][j] +) sum over rows t in [begin, end) of the runs' concatenation of a[i * a_row + t * a_step]
 /// B[t][j]: one chain over ascending t, kVectors vectors of columns.
 template <int kRows, int kVectors>

@@ -1,7 +1,6 @@
 #include "kernels/listed_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -37,13 +36,15 @@ class Finder {
     const std::int64_t first = span == 0 ? 0 : ends_[static_cast<std::size_t>(span) - 1];
     return spans_[span].rows + (index - first) * spans_[span].stride;
   }
-  /// Appends rows [begin, end).
-  void list(std::int64_t begin, std::int64_t end, std::vector<const float*>& rows) const {
+  /// Calls add(run) for the parts of rows [begin, end), in order.
+  template <class Add>
+  void runs(std::int64_t begin, std::int64_t end, const Add& add) const {
     auto span = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
     for (std::int64_t i = begin; i < end; ++span) {
       const std::int64_t stop = std::min(ends_[static_cast<std::size_t>(span)], end);
       const std::int64_t first = ends_[static_cast<std::size_t>(span)] - spans_[span].count;
-      for (; i < stop; ++i) rows.push_back(spans_[span].rows + (i - first) * spans_[span].stride);
+      if (stop > i) add(RowRun{spans_[span].rows + (i - first) * spans_[span].stride, spans_[span].stride, stop - i});
+      i = std::max(i, stop);
     }
   }
 
@@ -52,51 +53,50 @@ class Finder {
   std::vector<std::int64_t> ends_;
 };
 
-/// One query head over the listed rows.
-void attend(const ListedShape& shape, std::int64_t head, const float* q, const std::vector<const float*>& rows,
-            float* p, float* out) {
-  const std::int64_t kv_head = head / (shape.heads / shape.kv_heads);
-  const auto n = static_cast<std::int64_t>(rows.size());
-  float most = shape.sinks != nullptr ? shape.sinks[head] : -INFINITY;
-  for (std::int64_t i = 0; i < n; ++i) {
-    p[i] = dot(q, rows[static_cast<std::size_t>(i)] + kv_head * shape.key_dim, shape.key_dim) * shape.scale;
-    most = std::max(most, p[i]);
+/// The rows that a query sees, as runs that end with blocks of kListedKeys.
+class RowList {
+ public:
+  void clear() {
+    runs_.clear();
+    first_.assign(1, 0);
+    keys_ = 0;
   }
-  for (std::int64_t i = 0; i < n; ++i) p[i] -= most;
-  if (shape.sinks != nullptr) p[n] = shape.sinks[head] - most;
-  const std::int64_t terms = n + (shape.sinks != nullptr ? 1 : 0);
-  table().exponential(p, p, terms);
-  double sum = 0;
-  for (std::int64_t i = 0; i < terms; ++i) sum += static_cast<double>(p[i]);
-  const auto inverse = static_cast<float>(1 / sum);
-  std::fill_n(out, shape.value_dim, 0.0F);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float weight = p[i] * inverse;
-    const float* v = rows[static_cast<std::size_t>(i)] + shape.value_offset + kv_head * shape.value_dim;
-    for (std::int64_t d = 0; d < shape.value_dim; ++d) out[d] += weight * v[d];
+  void add(RowRun run) {
+    while (run.count > 0) {
+      const std::int64_t room = kListedKeys - keys_ % kListedKeys;
+      const std::int64_t n = std::min(run.count, room);
+      runs_.push_back({run.rows, run.stride, n});
+      keys_ += n;
+      if (n == room) first_.push_back(static_cast<std::int64_t>(runs_.size()));
+      run.rows += n * run.stride;
+      run.count -= n;
+    }
   }
-}
+  [[nodiscard]] std::int64_t keys() const { return keys_; }
+  [[nodiscard]] const RowRun* runs() const { return runs_.data(); }
+  [[nodiscard]] const std::int64_t* first_run() const { return first_.data(); }
 
-struct Work {
-  std::vector<const float*> rows;
-  std::vector<float> p;
+ private:
+  std::vector<RowRun> runs_;
+  std::vector<std::int64_t> first_;
+  std::int64_t keys_ = 0;
 };
 
 void attend_row(const ListedShape& shape, const ListedSegment& s, const Finder& tokens, const Finder& entries,
-                std::int64_t row, Work& work) {
+                std::int64_t row, RowList& list) {
   const std::int64_t end = s.before + row + 1;
-  const std::int64_t begin = shape.window > 0 ? std::max<std::int64_t>(0, end - shape.window) : 0;
-  work.rows.clear();
-  tokens.list(begin, end, work.rows);
+  list.clear();
+  tokens.runs(shape.window > 0 ? std::max<std::int64_t>(0, end - shape.window) : 0, end,
+              [&](const RowRun& run) { list.add(run); });
   for (std::int64_t i = 0; i < s.chosen_max; ++i) {
     const std::int32_t entry = s.chosen[row * s.chosen_max + i];
     if (entry < 0) break;
-    work.rows.push_back(entries.row(entry));
+    list.add({entries.row(entry), 0, 1});
   }
-  work.p.resize(work.rows.size() + 1);
-  for (std::int64_t head = 0; head < shape.heads; ++head)
-    attend(shape, head, s.q + row * s.q_stride + head * shape.key_dim, work.rows, work.p.data(),
-           s.out + row * s.out_stride + head * shape.value_dim);
+  const std::int64_t group = shape.heads / shape.kv_heads, floats = listed_scratch_floats(shape, list.keys());
+  float* memory = scratch(Scratch::kTask, floats + group);
+  table().listed({&shape, s.q + row * s.q_stride, s.out + row * s.out_stride, list.runs(), list.first_run(),
+                  list.keys(), memory + floats, memory});
 }
 
 }  // namespace
@@ -122,11 +122,11 @@ void listed_attention(const ListedShape& shape, const ListedSegment* segments, s
   const double operations = keys * static_cast<double>(shape.heads * (shape.key_dim + shape.value_dim));
   run_ranges(static_cast<std::int64_t>(places.size()), 1, threads_for(operations),
              [&](std::int64_t begin, std::int64_t end) {
-               Work work;
+               RowList list;
                for (std::int64_t i = begin; i < end; ++i) {
                  const Place place = places[static_cast<std::size_t>(i)];
                  const auto segment = static_cast<std::size_t>(place.segment);
-                 attend_row(shape, segments[segment], tokens[segment], entries[segment], place.row, work);
+                 attend_row(shape, segments[segment], tokens[segment], entries[segment], place.row, list);
                }
              });
 }

@@ -70,6 +70,14 @@ Doubles attend(const Doubles& q, const Doubles& keys, const Doubles& values, dou
 Doubles delta_rule(const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& decay, const Doubles& beta,
                    std::int64_t dk, std::int64_t dv, Doubles& state);
 
+/// Its gradients, row by row from the last to the first. `state`: before the first row; `dstate`: of the state behind the
+/// last row; becomes that of the one before the first.
+struct DeltaGrad {
+  Doubles dq, dk, dv, ddecay, dbeta;
+};
+DeltaGrad delta_rule_backward(const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& decay, const Doubles& beta,
+                              const Doubles& dout, std::int64_t dk, std::int64_t dv, const Doubles& state, Doubles& dstate);
+
 /// pre | post | C of one row (streams.h).
 Doubles hyper_mix(const Doubles& mix, const Doubles& base, const Doubles& scale, std::int64_t streams,
                   std::int64_t iterations, double eps);

@@ -58,6 +58,54 @@ Doubles delta_rule(const Doubles& q, const Doubles& k, const Doubles& v, const D
   return out;
 }
 
+DeltaGrad delta_rule_backward(const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& decay, const Doubles& beta,
+                              const Doubles& dout, std::int64_t dk, std::int64_t dv, const Doubles& state, Doubles& dstate) {
+  const auto keys = static_cast<std::size_t>(dk);
+  const auto values = static_cast<std::size_t>(dv);
+  const double scale = 1 / std::sqrt(static_cast<double>(dk));
+  std::vector<Doubles> before{state};  // every row's
+  for (std::size_t t = 0; t < beta.size(); ++t) {
+    Doubles next = before.back();
+    const auto row = [t](const Doubles& x, std::size_t n) {
+      return Doubles(x.begin() + static_cast<std::ptrdiff_t>(t * n), x.begin() + static_cast<std::ptrdiff_t>((t + 1) * n));
+    };
+    (void)delta_rule(row(q, keys), row(k, keys), row(v, values), row(decay, 1), row(beta, 1), dk, dv, next);
+    before.push_back(std::move(next));
+  }
+  DeltaGrad g{Doubles(q.size()), Doubles(k.size()), Doubles(v.size()), Doubles(beta.size()), Doubles(beta.size())};
+  const auto through_unit = [keys](const Doubles& x, const Doubles& y, const Doubles& dy, std::size_t t, Doubles& dx) {
+    double squares = 1e-6, dot = 0;
+    for (std::size_t i = 0; i < keys; ++i) squares += x[t * keys + i] * x[t * keys + i], dot += y[i] * dy[i];
+    for (std::size_t i = 0; i < keys; ++i) dx[t * keys + i] = (dy[i] - y[i] * dot) / std::sqrt(squares);
+  };
+  for (std::size_t t = beta.size(); t-- > 0;) {
+    const Doubles key = unit(k, t * keys, keys), query = unit(q, t * keys, keys);
+    const double factor = std::exp(decay[t]);
+    Doubles dkey(keys), dquery(keys);
+    for (std::size_t d = 0; d < values; ++d) {
+      double known = 0, du = 0;
+      for (std::size_t i = 0; i < keys; ++i) {
+        known += factor * before[t][i * values + d] * key[i];
+        dquery[i] += scale * before[t + 1][i * values + d] * dout[t * values + d];
+        dstate[i * values + d] += scale * query[i] * dout[t * values + d];
+        du += dstate[i * values + d] * key[i];
+      }
+      const double u = beta[t] * (v[t * values + d] - known);
+      g.dv[t * values + d] = beta[t] * du;
+      g.dbeta[t] += du * (v[t * values + d] - known);
+      for (std::size_t i = 0; i < keys; ++i) {
+        double& ds = dstate[i * values + d];
+        dkey[i] += ds * u - beta[t] * du * factor * before[t][i * values + d];
+        ds = (ds - beta[t] * du * key[i]) * factor;
+        g.ddecay[t] += ds * before[t][i * values + d];
+      }
+    }
+    through_unit(q, query, dquery, t, g.dq);
+    through_unit(k, key, dkey, t, g.dk);
+  }
+  return g;
+}
+
 Doubles hyper_mix(const Doubles& mix, const Doubles& base, const Doubles& scale, std::int64_t streams,
                   std::int64_t iterations, double eps) {
   const auto n = static_cast<std::size_t>(streams);

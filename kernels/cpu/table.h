@@ -8,8 +8,10 @@
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/delta_net.h"
 #include "kernels/gemm.h"
 #include "kernels/isa.h"
+#include "kernels/listed_attention.h"
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -29,6 +31,8 @@ inline std::int64_t padded(std::int64_t k) { return (k + kPairBlock - 1) / kPair
 inline std::int64_t panel_floats(std::int64_t k, Precision precision) {
   return precision == Precision::kFloat32 ? k * kLanes : padded(k) / 2 * kLanes;
 }
+
+struct ProductTable;
 
 /// Columns of y from a range of weight panels, for some rows of x. Strides are resolved.
 struct MatmulPart {
@@ -55,6 +59,18 @@ struct GradientPart {
   float* dw;  ///< [n, k]
   bool add;
   float* scratch;  ///< kGradientColumns * padded(rows) floats
+};
+
+/// Rows of x times panels: one chain of blocks. Columns of y that are no multiple of 16 are written as far as n.
+struct RowsPart {
+  const float* x;
+  std::int64_t m, ldx, k;
+  const float* panels;
+  std::int64_t panel_floats;  ///< From panel to panel.
+  std::int64_t n;
+  float* y;
+  std::int64_t ldy;
+  float* scratch;  ///< (m + 16) * padded(k) floats
 };
 
 /// Columns of dy that are packed together: whole tiles of every kind.
@@ -88,6 +104,39 @@ struct AttentionGradTask {
   std::int64_t count;
   std::int64_t kv_head;
   float* scratch;  ///< attention_grad_scratch_floats(shape, largest number of keys of a segment)
+  const ProductTable* products;  ///< Of the shape's precision.
+};
+
+/// Queries [row_begin, row_end) of one segment under one kv head, with operands of bfloat16. Strides are resolved.
+struct PairAttentionTask {
+  AttentionShape shape;
+  const AttentionSegment* segment;
+  std::int64_t q_stride, out_stride;
+  std::int64_t keys;  ///< Sum of the spans' counts.
+  std::int64_t kv_head, row_begin, row_end;
+  const ProductTable* products;
+  float* scratch;  ///< pair_attention_scratch_floats(shape, keys)
+};
+
+/// Rows that lie `stride` floats apart.
+struct RowRun {
+  const float* rows;
+  std::int64_t stride;
+  std::int64_t count;
+};
+
+inline constexpr std::int64_t kListedKeys = 64;  ///< Listed rows that all heads pass over together.
+
+/// One query row and the rows it sees.
+struct ListedTask {
+  const ListedShape* shape;
+  const float* q;
+  float* out;
+  const RowRun* runs;              ///< No run crosses a multiple of kListedKeys.
+  const std::int64_t* first_run;   ///< Of every block of kListedKeys rows.
+  std::int64_t keys;
+  float* inverse;  ///< [heads of a kv head]
+  float* scratch;  ///< listed_scratch_floats(shape, keys)
 };
 
 /// AdamW's factors, computed once per call in float64.
@@ -107,6 +156,45 @@ inline std::int64_t attention_grad_scratch_floats(const AttentionShape& s, std::
          2 * kAttentionTileRows * s.head_dim;
 }
 
+inline constexpr std::int64_t kPairAttentionRows = 32;  ///< (query, head) pairs of a pass over keys of bfloat16.
+inline constexpr std::int64_t kPairDecodeRows = 12;     ///< So few read pages as they are, without packing.
+inline constexpr std::int64_t kPairGradRows = 64;       ///< Query rows of a block of the backward pass.
+inline std::int64_t pair_attention_scratch_floats(const AttentionShape& s, std::int64_t keys) {
+  const std::int64_t k = padded(keys) + kPairBlock, d = padded(s.head_dim);
+  return k * d + (kPairAttentionRows + 4) * (2 * d + padded_keys(keys)) + (kPairAttentionRows + kLanes) * (k + d) + 8 * kLanes;
+}
+inline std::int64_t pair_attention_grad_scratch_floats(const AttentionShape& s, std::int64_t keys) {
+  const std::int64_t k = padded(keys) + kPairBlock, d = padded(s.head_dim);
+  return 4 * k * d + kPairGradRows * (d + 2 * padded_keys(keys)) + (kPairGradRows + kLanes) * (k + d) +
+         kGradientColumns * kPairGradRows + 16 * kLanes;
+}
+
+inline constexpr std::int64_t kDeltaRows = 64;  ///< Rows whose keys and queries are normalised at a time.
+
+/// One value head of a recurrence.
+struct DeltaTask {
+  const DeltaRule* rule;
+  std::int64_t head;
+  float* scratch;  ///< delta_scratch_floats(key_dim); in chunks: delta_chunk_floats(key_dim, value_dim, 2)
+};
+inline std::int64_t delta_scratch_floats(std::int64_t key_dim) { return (2 * kDeltaRows + 64) * key_dim + 2 * kDeltaRows; }
+
+/// The value heads of one key head.
+struct DeltaGradTask {
+  const DeltaRuleGrad* rule;
+  std::int64_t key_head;
+  float* scratch;  ///< delta_chunk_floats(key_dim, value_dim, 1 + chunks)
+};
+/// For `states` states and the matrices of a chunk, forward and backward; channels may be filled up by two vectors.
+inline std::int64_t delta_chunk_floats(std::int64_t key_dim, std::int64_t value_dim, std::int64_t states) {
+  const std::int64_t k = key_dim + 2 * kLanes, v = value_dim + 2 * kLanes, c = kDeltaChunk + 2 * kLanes;
+  return 6 * c * k + 4 * c * v + 6 * c * c + c * k + c * v + k * v + 10 * c + states * k * v;
+}
+
+inline std::int64_t listed_scratch_floats(const ListedShape& s, std::int64_t keys) {
+  return s.heads / s.kv_heads * (padded_keys(keys + 1) + s.value_dim + kLanes);
+}
+
 /// The matrix products of one precision.
 struct ProductTable {
   std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
@@ -116,6 +204,7 @@ struct ProductTable {
   void (*pack_columns)(const float* const* rows, std::int64_t count, std::int64_t column, std::int64_t cols, float* to);
   void (*matmul)(const MatmulPart&);
   void (*gradient)(const GradientPart&);
+  void (*rows)(const RowsPart&) = nullptr;  ///< bfloat16 only.
 };
 
 struct KernelTable {
@@ -123,6 +212,12 @@ struct KernelTable {
   ProductTable products[2];  ///< By Precision.
   void (*attention)(const AttentionTask&);
   void (*attention_grad)(const AttentionGradTask&);
+  void (*pair_attention)(const PairAttentionTask&);
+  void (*pair_attention_grad)(const AttentionGradTask&);
+  void (*listed)(const ListedTask&);
+  void (*delta)(const DeltaTask&);
+  void (*delta_chunks)(const DeltaTask&);
+  void (*delta_grad)(const DeltaGradTask&);
   void (*rmsnorm_forward)(const RmsNormForward&, std::int64_t row_begin, std::int64_t row_end);
   void (*rmsnorm_dx)(const RmsNormBackward&, std::int64_t row_begin, std::int64_t row_end);
   void (*rmsnorm_dweight)(const RmsNormBackward&, std::int64_t col_begin, std::int64_t col_end);

@@ -44,9 +44,11 @@ Projected project_heads(const Context& context, const AttentionSpec& spec, const
 
 at::Tensor attend_pages(const Context& context, const at::Tensor& qkv, const tensor::HeadLayout& layout, float scale) {
   const Sight& sight = context.sight;
+  const kernels::Precision precision = context.precision;
   if (sight.cache == nullptr)
-    return tensor::choose(context.backends.attention, "attention", 1e-4, [&] { return tensor::attention(qkv, layout, scale, sight.segments); },
-                          [&] { return tensor::aten::attention(qkv, layout, scale, sight.segments); });
+    return tensor::choose(context.backends.attention, "attention", precision == kernels::Precision::kFloat32 ? 1e-4 : 2e-2,
+                          [&] { return tensor::attention(qkv, layout, scale, sight.segments, precision); },
+                          [&] { return tensor::aten::attention(qkv, layout, scale, sight.segments, precision); });
   std::vector<kernels::KvPage> pages;
   for (const KvSegment& s : sight.batch->segments)
     for (const std::int32_t page : s.pages) pages.push_back(sight.cache->page(context.place, page));
@@ -56,7 +58,7 @@ at::Tensor attend_pages(const Context& context, const at::Tensor& qkv, const ten
     segments.push_back({s.begin, s.end, s.cached, {first, s.pages.size()}});
     first += s.pages.size();
   }
-  return tensor::paged_attention(qkv, layout, scale, segments);
+  return tensor::paged_attention(qkv, layout, scale, segments, precision);
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ struct Context {
   int place = 0;
   Trace* trace = nullptr;  ///< May be null.
   tensor::Backends backends = {};
+  kernels::Precision precision = kernels::Precision::kFloat32;  ///< Of the operands of products.
 
   [[nodiscard]] bool has(Role role) const { return slots[role] >= 0; }
   /// Undefined where the place has none.

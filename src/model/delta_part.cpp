@@ -6,6 +6,8 @@
 
 #include "kernels/delta_net.h"
 #include "model/blocks.h"
+#include "tensor/aten.h"
+#include "tensor/delta.h"
 #include "tensor/parts.h"
 
 namespace troupe::model {
@@ -56,8 +58,12 @@ at::Tensor delta_net(const Context& context, const AttentionSpec& spec, const at
     out = run_states(context, d, mixed, decay, beta);
   } else {
     const auto& segments = context.sight.segments;
-    out = tensor::delta_rule(tensor::causal_conv(mixed, context.value(Role::kDeltaConv), segments), decay, beta,
-                             {d.key_heads, d.value_heads, d.key_dim, d.value_dim}, segments);
+    const at::Tensor rows = tensor::causal_conv(mixed, context.value(Role::kDeltaConv), segments);
+    const auto by = [&](tensor::DeltaForm form) {
+      return tensor::delta_rule(rows, decay, beta, {d.key_heads, d.value_heads, d.key_dim, d.value_dim}, segments, form);
+    };
+    out = tensor::choose(context.backends.recurrence, "recurrence", 1e-4, [&] { return by(tensor::DeltaForm::kRecurrent); },
+                         [&] { return by(tensor::DeltaForm::kChunked); });
   }
   const at::Tensor heads = context.norm(out.view({-1, d.value_dim}), Role::kDeltaNorm, {spec.q_norm.eps, 0});
   return context.project(heads.view(z.sizes()) * tensor::silu(z), {Role::kDeltaOut});

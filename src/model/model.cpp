@@ -40,7 +40,7 @@ struct Model::State {
   [[nodiscard]] std::vector<tensor::RopeRows> rope_rows_of(std::span<const std::int32_t> positions);
   [[nodiscard]] Context context(const Slots& slots, std::span<const tensor::RopeRows> rope, const Sight& sight,
                                 int place, Trace* trace) {
-    return {spec, slots, parameters, ropes, rope, sight, place, trace, backends};
+    return {spec, slots, parameters, ropes, rope, sight, place, trace, backends, precision};
   }
   /// The one forward pass.
   at::Tensor run(const Sight& sight, Trace* trace);

@@ -29,7 +29,9 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return at::silu(gate_up.narrow(1, 0, width)) * gate_up.narrow(1, width, width);
 }
 
-at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const RowSegment> segments) {
+at::Tensor attention(const at::Tensor& rows_of_heads, const HeadLayout& layout, float scale, std::span<const RowSegment> segments,
+                     kernels::Precision precision) {
+  const at::Tensor qkv = precision == kernels::Precision::kBfloat16 ? rows_of_heads.to(at::kBFloat16) : rows_of_heads;
   const std::int64_t query = layout.heads * layout.head_dim, key = layout.kv_heads * layout.head_dim;
   const auto heads = [&](std::int64_t first, std::int64_t columns, std::int64_t begin, std::int64_t end) {  // [1, heads, rows, head_dim]
     return qkv.narrow(0, begin, end - begin).narrow(1, first, columns).reshape({1, end - begin, columns / layout.head_dim, layout.head_dim}).transpose(1, 2);
@@ -47,7 +49,7 @@ at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scal
     const at::Tensor out = at::scaled_dot_product_attention(q, k, v, mask, 0.0, !mask, static_cast<double>(scale), true);
     rows.push_back(out.transpose(1, 2).reshape({s.end - s.begin, query}));
   }
-  return at::cat(rows, 0);
+  return at::cat(rows, 0).to(at::kFloat);
 }
 
 } // namespace aten
@@ -57,7 +59,7 @@ void expect_close(const char* operation, const at::Tensor& ours, const at::Tenso
   const double difference = largest(ours - theirs), allowed = tolerance * largest(theirs);
   const bool both_broken = !ours.isfinite().all().item<bool>() && !theirs.isfinite().all().item<bool>();
   if (difference <= allowed || both_broken) return;
-  throw std::runtime_error(std::string("kernels.") + operation + " = \"check\": our kernel and LibTorch differ by up to " + std::to_string(difference) +
+  throw std::runtime_error(std::string("kernels.") + operation + " = \"check\": the two differ by up to " + std::to_string(difference) +
                            ", allowed is " + std::to_string(allowed));
 }
 

@@ -21,8 +21,9 @@ namespace aten {
 [[nodiscard]] at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset);
 /// As tensor::swiglu.
 [[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up);
-/// As tensor::attention, by scaled_dot_product_attention, a segment at a time.
-[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const RowSegment> segments);
+/// As tensor::attention, by scaled_dot_product_attention, a segment at a time, in `precision`.
+[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale, std::span<const RowSegment> segments,
+                                   kernels::Precision precision = kernels::Precision::kFloat32);
 
 } // namespace aten
 
@@ -34,7 +35,7 @@ void expect_close(const char* operation, const at::Tensor& ours, const at::Tenso
 template <class Ours, class Theirs>
 at::Tensor choose(Backend backend, const char* operation, double tolerance, Ours&& ours, Theirs&& theirs) {
   if (backend == Backend::kCpu) return ours();
-  if (backend == Backend::kAten) return theirs();
+  if (backend == Backend::kAten || backend == Backend::kChunked) return theirs();
   const at::Tensor result = ours();
   const NoGrad no_grad;
   expect_close(operation, result.detach(), theirs(), tolerance);

@@ -18,8 +18,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-kernels::AttentionShape shape_of(const HeadLayout& layout, double scale) {
-  return {layout.heads, layout.kv_heads, layout.head_dim, static_cast<float>(scale)};
+kernels::AttentionShape shape_of(const HeadLayout& layout, double scale, kernels::Precision precision) {
+  return {layout.heads, layout.kv_heads, layout.head_dim, static_cast<float>(scale), precision};
 }
 
 /// Where the parts of a fused row begin, in floats.
@@ -30,7 +30,7 @@ struct Columns {
 };
 
 at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double scale,
-                       std::span<const RowSegment> segments, at::Tensor* lse) {
+                       std::span<const RowSegment> segments, kernels::Precision precision, at::Tensor* lse) {
   const Columns columns(layout);
   at::Tensor out = at::empty({qkv.size(0), columns.k}, qkv.options());
   if (lse != nullptr) *lse = at::empty({qkv.size(0), layout.heads}, qkv.options());
@@ -56,7 +56,7 @@ at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double s
     one.spans = &spans[2 * i];
     one.span_count = shared ? 2 : 1;
   }
-  kernels::attention_forward(shape_of(layout, scale), list.data(), static_cast<std::int64_t>(list.size()));
+  kernels::attention_forward(shape_of(layout, scale, precision), list.data(), static_cast<std::int64_t>(list.size()));
   return out;
 }
 
@@ -74,14 +74,14 @@ std::vector<RowSegment> by_shared_rows(std::span<const std::int64_t> numbers) {
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const HeadLayout& layout, double scale,
-                            std::span<const RowSegment> segments) {
+                            std::span<const RowSegment> segments, kernels::Precision precision) {
     at::Tensor lse;
-    at::Tensor out = attend_rows(qkv, layout, scale, segments, &lse);
+    at::Tensor out = attend_rows(qkv, layout, scale, segments, precision, &lse);
     ctx->save_for_backward({qkv, out, lse});
     std::vector<std::int64_t> numbers;
     for (const RowSegment& s : segments) numbers.insert(numbers.end(), {s.begin, s.end, s.prefix_begin, s.prefix_end});
     ctx->saved_data["segments"] = std::move(numbers);
-    ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.heads, layout.kv_heads, layout.head_dim};
+    ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.heads, layout.kv_heads, layout.head_dim, static_cast<std::int64_t>(precision)};
     ctx->saved_data["scale"] = scale;
     return out;
   }
@@ -115,28 +115,28 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
       list.push_back(one);
     }
     const kernels::AttentionGradStrides strides{columns.row, columns.k, columns.row, columns.row, columns.row};
-    kernels::attention_backward(shape_of(layout, ctx->saved_data["scale"].toDouble()), strides, list.data(),
-                                static_cast<std::int64_t>(list.size()));
-    return {dqkv, at::Tensor(), at::Tensor(), at::Tensor()};
+    const auto shape = shape_of(layout, ctx->saved_data["scale"].toDouble(), static_cast<kernels::Precision>(sizes[3]));
+    kernels::attention_backward(shape, strides, list.data(), static_cast<std::int64_t>(list.size()));
+    return {dqkv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
-                     std::span<const RowSegment> segments) {
+                     std::span<const RowSegment> segments, kernels::Precision precision) {
   TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(),
                "fused rows of query, key and value heads");
-  if (!at::GradMode::is_enabled()) return attend_rows(qkv, layout, scale, segments, nullptr);
-  return AttentionFunction::apply(qkv, layout, static_cast<double>(scale), segments);
+  if (!at::GradMode::is_enabled()) return attend_rows(qkv, layout, scale, segments, precision, nullptr);
+  return AttentionFunction::apply(qkv, layout, static_cast<double>(scale), segments, precision);
 }
 
 at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
-                           std::span<const PagedSegment> segments) {
+                           std::span<const PagedSegment> segments, kernels::Precision precision) {
   TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(),
                "fused rows of query, key and value heads");
   const Columns columns(layout);
-  const kernels::AttentionShape shape = shape_of(layout, scale);
+  const kernels::AttentionShape shape = shape_of(layout, scale, precision);
   at::Tensor out = unrecorded_rows(qkv.size(0), columns.k);
   const float* rows = qkv.data_ptr<float>();
   thread_local std::vector<kernels::KeySpan> spans;  // kept: a step of decoding calls this once a layer

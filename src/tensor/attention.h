@@ -21,10 +21,12 @@ struct RowSegment {
   std::int64_t prefix_end = 0;
 };
 
-/// Shapes: qkv [T, layout.row()], result [T, heads * head_dim]. Segments cover every row once.
+/// Shapes: qkv [T, layout.row()], result [T, heads * head_dim]. Segments cover every row once. `precision`: of the
+/// operands of its products, forward and backward.
 /// Differentiable. Determinism: gradients of shared keys are added in the order of the segments.
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
-                                   std::span<const RowSegment> segments);
+                                   std::span<const RowSegment> segments,
+                                   kernels::Precision precision = kernels::Precision::kFloat32);
 
 /// Rows [begin, end) are the tokens from `cached` on of a sequence that lies in `pages`.
 struct PagedSegment {
@@ -36,6 +38,7 @@ struct PagedSegment {
 
 /// Stores the rows' keys and values in their pages, then attends over the pages. Not differentiable.
 [[nodiscard]] at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
-                                         std::span<const PagedSegment> segments);
+                                         std::span<const PagedSegment> segments,
+                                         kernels::Precision precision = kernels::Precision::kFloat32);
 
 }  // namespace troupe::tensor

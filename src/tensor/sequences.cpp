@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <map>
 
 #include "base/check.h"
 #include "kernels/delta_net.h"
@@ -108,82 +107,6 @@ at::Tensor attention_formula(std::span<const at::Tensor> in, bool has_sinks, con
                                          visible(s, layout.window, entries, i)));
   }
   return at::cat(parts, 0);
-}
-
-/// [n, H, d] -> rows of unit length.
-at::Tensor unit(const at::Tensor& x) { return x * (x.square().sum(-1, true) + 1e-6).rsqrt(); }
-
-/// One chunk of the delta rule for all heads; `state` [H, dk, dv] is changed. Shapes: q, k [H, n, dk], v [H, n, dv],
-/// g, beta [H, n].
-at::Tensor delta_chunk(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& g,
-                       const at::Tensor& beta, at::Tensor& state) {
-  const std::int64_t n = q.size(1);
-  const at::Tensor sums = g.cumsum(-1);
-  const at::Tensor above = at::ones({n, n}, at::kBool).triu(1);
-  const at::Tensor decay = (sums.unsqueeze(2) - sums.unsqueeze(1)).masked_fill(above, -INFINITY).exp();
-  const at::Tensor weighted = k * beta.unsqueeze(-1);
-  const at::Tensor m = at::eye(n, q.options()) + (at::bmm(weighted, k.transpose(1, 2)) * decay).tril(-1);
-  const at::Tensor growth = sums.exp().unsqueeze(-1);
-  const at::Tensor right = at::cat({v * beta.unsqueeze(-1), weighted * growth}, -1);
-  const at::Tensor solved = at::linalg_solve_triangular(m, right, false);
-  const at::Tensor news = solved.narrow(2, 0, v.size(2)) - at::bmm(solved.narrow(2, v.size(2), k.size(2)), state);
-  const at::Tensor out = at::bmm(q * growth, state) + at::bmm(at::bmm(q, k.transpose(1, 2)) * decay, news);
-  const at::Tensor last = sums.narrow(1, n - 1, 1);
-  state = state * last.exp().unsqueeze(-1) + at::bmm((k * (last - sums).exp().unsqueeze(-1)).transpose(1, 2), news);
-  return out;
-}
-
-constexpr std::int64_t kChunk = 64;
-
-at::Tensor delta_of_document(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
-                             const DeltaLayout& l) {
-  const std::int64_t rows = qkv.size(0);
-  const std::int64_t keys = l.key_heads * l.key_dim;
-  const std::int64_t repeat = l.value_heads / l.key_heads;
-  const auto heads = [&](std::int64_t first, std::int64_t count, std::int64_t dim) {
-    return qkv.narrow(1, first, count * dim).reshape({rows, count, dim});
-  };
-  const auto by_value_head = [&](const at::Tensor& x) { return x.repeat_interleave(repeat, 1).transpose(0, 1); };
-  const at::Tensor q =
-      by_value_head(unit(heads(0, l.key_heads, l.key_dim))) * (1 / std::sqrt(static_cast<double>(l.key_dim)));
-  const at::Tensor k = by_value_head(unit(heads(keys, l.key_heads, l.key_dim)));
-  const at::Tensor v = heads(2 * keys, l.value_heads, l.value_dim).transpose(0, 1);
-  at::Tensor state = at::zeros({l.value_heads, l.key_dim, l.value_dim}, qkv.options());
-  std::vector<at::Tensor> parts;
-  for (std::int64_t first = 0; first < rows; first += kChunk) {
-    const std::int64_t n = std::min(kChunk, rows - first);
-    parts.push_back(delta_chunk(q.narrow(1, first, n), k.narrow(1, first, n), v.narrow(1, first, n),
-                                decay.narrow(0, first, n).t(), beta.narrow(0, first, n).t(), state));
-  }
-  return at::cat(parts, 1).transpose(0, 1).reshape({rows, -1});
-}
-
-/// Runs the kernel over rows [begin, end).
-void run_delta(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta, const at::Tensor& out,
-               const DeltaLayout& l, std::int64_t begin, std::int64_t end, std::vector<float>& state) {
-  kernels::delta_rule({qkv.data_ptr<float>() + begin * qkv.size(1), decay.data_ptr<float>() + begin * l.value_heads,
-                       beta.data_ptr<float>() + begin * l.value_heads, out.data_ptr<float>() + begin * out.size(1),
-                       state.data(), end - begin, l.key_heads, l.value_heads, l.key_dim, l.value_dim});
-}
-
-at::Tensor delta_values(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta, const DeltaLayout& l,
-                        const Segments& segments) {
-  at::Tensor out = at::empty({qkv.size(0), l.value_heads * l.value_dim}, qkv.options());
-  std::map<std::int64_t, std::vector<float>> shared;  // the state before row `key`, where completions go on from it
-  for (const RowSegment& s : segments)
-    if (has_prefix(s)) shared[s.prefix_end];
-  for (const RowSegment& s : segments) {
-    std::vector<float> state(static_cast<std::size_t>(l.state()));
-    if (has_prefix(s)) state = shared.at(s.prefix_end);
-    std::int64_t row = s.begin;
-    for (auto cut = shared.upper_bound(s.begin); !has_prefix(s) && cut != shared.end() && cut->first <= s.end; ++cut) {
-      run_delta(qkv, decay, beta, out, l, row, cut->first, state);
-      row = cut->first;
-      cut->second = state;
-    }
-    if (row < s.end) run_delta(qkv, decay, beta, out, l, row, s.end, state);
-  }
-  return out;
 }
 
 at::Tensor conv_of_document(const at::Tensor& x, const at::Tensor& weight) {
@@ -305,16 +228,6 @@ at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, std::span<
   const Segments kept(segments.begin(), segments.end());
   return recorded(conv_values(x, weight, kept), {x, weight}, [kept](auto in) {
     return by_document(kept, [&](const RowSegment& s) { return conv_of_document(document(in[0], s), in[1]); });
-  });
-}
-
-at::Tensor delta_rule(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
-                      const DeltaLayout& layout, std::span<const RowSegment> segments) {
-  const Segments kept(segments.begin(), segments.end());
-  return recorded(delta_values(qkv, decay, beta, layout, kept), {qkv, decay, beta}, [kept, layout](auto in) {
-    return by_document(kept, [&](const RowSegment& s) {
-      return delta_of_document(document(in[0], s), document(in[1], s), document(in[2], s), layout);
-    });
   });
 }
 

@@ -1,6 +1,6 @@
 /// @file
-/// Operations in which a row sees earlier rows of its document, for packed segments: attention over listed rows, Gated
-/// DeltaNet, pooled windows. A segment's document is its shared prefix (if any), then its own rows.
+/// Operations in which a row sees earlier rows of its document, for packed segments: attention over listed rows, causal
+/// convolution, pooled windows. A segment's document is its shared prefix (if any), then its own rows.
 /// Determinism of all: a row's bits depend on the rows of its document up to itself.
 #pragma once
 
@@ -50,16 +50,6 @@ struct Entries {
 /// kernels::causal_conv. Shapes: x [T, C], weight [C, 1, taps].
 [[nodiscard]] at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight,
                                      std::span<const RowSegment> segments);
-
-struct DeltaLayout {
-  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  [[nodiscard]] std::int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
-  [[nodiscard]] std::int64_t state() const { return value_heads * key_dim * value_dim; }
-};
-/// kernels::delta_rule; its gradient is that of the chunked form. Shapes: qkv [T, channels], decay, beta [T, value_heads],
-/// result [T, value_heads * value_dim].
-[[nodiscard]] at::Tensor delta_rule(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
-                                    const DeltaLayout& layout, std::span<const RowSegment> segments);
 
 /// Every complete window of every segment's document, pooled (kernels::pool_window). Shapes: rows [T, 2 * width],
 /// position [ratio, width], width = channels or, overlapping, 2 * channels.

@@ -24,6 +24,10 @@ struct Group {
     k = testing::filled(rows() * kv_row(), seed + 1, 1.5f);
     v = testing::filled(rows() * kv_row(), seed + 2);
     dout = testing::filled(rows() * q_row(), seed + 3);
+    if (s.precision == Precision::kBfloat16) {
+      for (Floats* x : {&q, &k, &v, &dout})
+        for (float& value : *x) value = testing::to_bfloat16(value);
+    }
     out.resize(q.size());
     lse.resize(static_cast<std::size_t>(rows() * s.heads));
     std::vector<std::vector<KeySpan>> spans;
@@ -110,9 +114,11 @@ RightGrads right(const Group& g) {
 
 TEST(AttentionBackward, ErrorAndBitsWithAndWithoutASharedPrompt) {
   for (const AttentionShape& shape :
-       std::vector<AttentionShape>{{4, 2, 32, 0}, {3, 3, 16, 0}, {8, 1, 48, 0}, {4, 2, 128, 0}}) {
+       std::vector<AttentionShape>{{4, 2, 32, 0}, {3, 3, 16, 0}, {8, 1, 48, 0}, {4, 2, 128, 0},
+                                   {4, 2, 32, 0, Precision::kBfloat16}, {3, 3, 16, 0, Precision::kBfloat16},
+                                   {8, 1, 48, 0, Precision::kBfloat16}, {4, 2, 128, 0, Precision::kBfloat16}}) {
     for (const auto& [prompt, own, samples] : std::vector<std::array<std::int64_t, 3>>{
-             {0, 1, 1}, {0, 7, 1}, {0, 100, 1}, {1, 1, 2}, {23, 31, 3}, {50, 5, 4}, {16, 48, 2}}) {
+             {0, 1, 1}, {0, 7, 1}, {0, 100, 1}, {0, 150, 1}, {1, 1, 2}, {23, 31, 3}, {50, 5, 4}, {16, 48, 2}}) {
       SCOPED_TRACE(std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " x " +
                    std::to_string(shape.head_dim) + ", prompt " + std::to_string(prompt) + ", own " +
                    std::to_string(own));
@@ -126,6 +132,12 @@ TEST(AttentionBackward, ErrorAndBitsWithAndWithoutASharedPrompt) {
         EXPECT_EQ(testing::bit_difference(r.dv, want.dv), "");
       });
       const RightGrads exact = right(g);
+      if (shape.precision == Precision::kBfloat16) {  // p and ds are rounded
+        EXPECT_LT(testing::errors_of(want.dq, exact.dq).relative, 5e-3);
+        EXPECT_LT(testing::errors_of(want.dk, exact.dk).relative, 5e-3);
+        EXPECT_LT(testing::errors_of(want.dv, exact.dv).relative, 5e-3);
+        continue;
+      }
       EXPECT_LT(testing::errors_of(want.dq, exact.dq).largest, 4e-6);
       EXPECT_LT(testing::errors_of(want.dk, exact.dk).largest, 1e-5);
       EXPECT_LT(testing::errors_of(want.dv, exact.dv).largest, 1e-5);
@@ -163,60 +175,64 @@ TEST(AttentionBackward, ReferenceAgreesWithFiniteDifferences) {
 }
 
 TEST(AttentionBackward, GroupsOfABatchDoNotTouchEachOther) {
-  const AttentionShape shape{4, 2, 32, 0};
-  const Group a(shape, 20, 9, 2, 1);
-  const Group b(shape, 0, 33, 1, 5);
-  const Grads alone_a = backward(a);
-  const Grads alone_b = backward(b);
-  testing::for_variants([&] {
-    Grads ra{Floats(a.q.size()), Floats(a.k.size()), Floats(a.v.size())};
-    Grads rb{Floats(b.q.size()), Floats(b.k.size()), Floats(b.v.size())};
-    std::vector<AttentionGradSegment> segments;
-    for (std::int64_t i = -1; i < 2; ++i) {
-      AttentionGradSegment s{&a.q[a.at(i)],
-                             &a.out[a.at(i)],
-                             &a.dout[a.at(i)],
-                             &a.lse[static_cast<std::size_t>(a.begin(i) * 4)],
-                             &ra.dq[a.at(i)],
-                             i < 0 ? a.prompt : a.own,
-                             {},
-                             {}};
-      if (i >= 0) s.prefix = {a.k.data(), a.v.data(), ra.dk.data(), ra.dv.data(), a.prompt};
-      s.own = {a.kv(a.k, a.begin(i)), a.kv(a.v, a.begin(i)), a.kv(ra.dk, a.begin(i)), a.kv(ra.dv, a.begin(i)), s.rows};
-      segments.push_back(s);
-    }
-    segments.push_back({b.q.data(),
-                        b.out.data(),
-                        b.dout.data(),
-                        b.lse.data(),
-                        rb.dq.data(),
-                        33,
-                        {},
-                        {b.k.data(), b.v.data(), rb.dk.data(), rb.dv.data(), 33}});
-    attention_backward(shape, {}, segments.data(), 4);
-    EXPECT_EQ(testing::bit_difference(ra.dk, alone_a.dk), "");
-    EXPECT_EQ(testing::bit_difference(ra.dq, alone_a.dq), "");
-    EXPECT_EQ(testing::bit_difference(rb.dv, alone_b.dv), "");
-    EXPECT_EQ(testing::bit_difference(rb.dq, alone_b.dq), "");
-  });
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    const AttentionShape shape{4, 2, 32, 0, precision};
+    const Group a(shape, 20, 9, 2, 1);
+    const Group b(shape, 0, 33, 1, 5);
+    const Grads alone_a = backward(a);
+    const Grads alone_b = backward(b);
+    testing::for_variants([&] {
+      Grads ra{Floats(a.q.size()), Floats(a.k.size()), Floats(a.v.size())};
+      Grads rb{Floats(b.q.size()), Floats(b.k.size()), Floats(b.v.size())};
+      std::vector<AttentionGradSegment> segments;
+      for (std::int64_t i = -1; i < 2; ++i) {
+        AttentionGradSegment s{&a.q[a.at(i)],
+                               &a.out[a.at(i)],
+                               &a.dout[a.at(i)],
+                               &a.lse[static_cast<std::size_t>(a.begin(i) * 4)],
+                               &ra.dq[a.at(i)],
+                               i < 0 ? a.prompt : a.own,
+                               {},
+                               {}};
+        if (i >= 0) s.prefix = {a.k.data(), a.v.data(), ra.dk.data(), ra.dv.data(), a.prompt};
+        s.own = {a.kv(a.k, a.begin(i)), a.kv(a.v, a.begin(i)), a.kv(ra.dk, a.begin(i)), a.kv(ra.dv, a.begin(i)), s.rows};
+        segments.push_back(s);
+      }
+      segments.push_back({b.q.data(),
+                          b.out.data(),
+                          b.dout.data(),
+                          b.lse.data(),
+                          rb.dq.data(),
+                          33,
+                          {},
+                          {b.k.data(), b.v.data(), rb.dk.data(), rb.dv.data(), 33}});
+      attention_backward(shape, {}, segments.data(), 4);
+      EXPECT_EQ(testing::bit_difference(ra.dk, alone_a.dk), "");
+      EXPECT_EQ(testing::bit_difference(ra.dq, alone_a.dq), "");
+      EXPECT_EQ(testing::bit_difference(rb.dv, alone_b.dv), "");
+      EXPECT_EQ(testing::bit_difference(rb.dq, alone_b.dq), "");
+    });
+  }
 }
 
 TEST(AttentionBackward, AddsToGradientsThatAreThereAlready) {
-  const Group g({2, 1, 16, 0}, 0, 12, 1, 9);
-  const Grads fresh = backward(g);
-  Grads r{Floats(g.q.size()), Floats(g.k.size(), 1), Floats(g.v.size(), 2)};
-  const AttentionGradSegment s{g.q.data(),
-                               g.out.data(),
-                               g.dout.data(),
-                               g.lse.data(),
-                               r.dq.data(),
-                               12,
-                               {},
-                               {g.k.data(), g.v.data(), r.dk.data(), r.dv.data(), 12}};
-  attention_backward(g.shape, {}, &s, 1);
-  for (std::size_t i = 0; i < r.dk.size(); ++i) {
-    EXPECT_NEAR(r.dk[i], 1 + fresh.dk[i], 1e-6);
-    EXPECT_NEAR(r.dv[i], 2 + fresh.dv[i], 1e-6);
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    const Group g({2, 1, 16, 0, precision}, 0, 12, 1, 9);
+    const Grads fresh = backward(g);
+    Grads r{Floats(g.q.size()), Floats(g.k.size(), 1), Floats(g.v.size(), 2)};
+    const AttentionGradSegment s{g.q.data(),
+                                 g.out.data(),
+                                 g.dout.data(),
+                                 g.lse.data(),
+                                 r.dq.data(),
+                                 12,
+                                 {},
+                                 {g.k.data(), g.v.data(), r.dk.data(), r.dv.data(), 12}};
+    attention_backward(g.shape, {}, &s, 1);
+    for (std::size_t i = 0; i < r.dk.size(); ++i) {
+      EXPECT_NEAR(r.dk[i], 1 + fresh.dk[i], 1e-6);
+      EXPECT_NEAR(r.dv[i], 2 + fresh.dv[i], 1e-6);
+    }
   }
 }
 

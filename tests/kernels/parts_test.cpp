@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "kernels/cpu/reference.h"
-#include "kernels/delta_net.h"
 #include "kernels/listed_attention.h"
 #include "kernels/pointwise.h"
 #include "kernels/router.h"
@@ -185,66 +184,6 @@ TEST(ChooseEntries, TakesTheBestVisibleOnesInOrder) {
   args.chosen = chosen.data();
   choose_entries(args);  // visible: 1 2 2 3 3 4
   EXPECT_EQ(chosen, (std::vector<std::int32_t>{0, -1, 0, 1, 0, 1, 1, 2, 1, 2, 1, 2}));
-}
-
-TEST(DeltaRule, IsRightAndGoesOnFromItsState) {
-  constexpr std::int64_t kRows = 70, kKeyHeads = 2, kValueHeads = 4, kDk = 12, kDv = 9;
-  constexpr std::int64_t kWidth = 2 * kKeyHeads * kDk + kValueHeads * kDv;
-  const Floats qkv = testing::filled(kRows * kWidth, 5);
-  Floats decay = testing::filled(kRows * kValueHeads, 6);
-  for (float& g : decay) g = -std::abs(g);
-  const Floats beta = testing::filled(kRows * kValueHeads, 7);
-  const auto run = [&](std::int64_t chunk, Floats& state) {
-    Floats out(kRows * kValueHeads * kDv);
-    for (std::int64_t row = 0; row < kRows; row += chunk)
-      delta_rule({&qkv[static_cast<std::size_t>(row * kWidth)], &decay[static_cast<std::size_t>(row * kValueHeads)],
-                  &beta[static_cast<std::size_t>(row * kValueHeads)], &out[static_cast<std::size_t>(row * kValueHeads * kDv)],
-                  state.data(), std::min(chunk, kRows - row), kKeyHeads, kValueHeads, kDk, kDv});
-    return out;
-  };
-  Floats state(kValueHeads * kDk * kDv);
-  const Floats whole = run(kRows, state);
-  for (std::int64_t head = 0; head < kValueHeads; ++head) {
-    Doubles q, k, v, g, b, s(kDk * kDv);
-    for (std::int64_t t = 0; t < kRows; ++t) {
-      const float* row = &qkv[static_cast<std::size_t>(t * kWidth)];
-      q.insert(q.end(), row + head / 2 * kDk, row + head / 2 * kDk + kDk);
-      k.insert(k.end(), row + (kKeyHeads + head / 2) * kDk, row + (kKeyHeads + head / 2) * kDk + kDk);
-      v.insert(v.end(), row + 2 * kKeyHeads * kDk + head * kDv, row + 2 * kKeyHeads * kDk + (head + 1) * kDv);
-      g.push_back(decay[static_cast<std::size_t>(t * kValueHeads + head)]);
-      b.push_back(beta[static_cast<std::size_t>(t * kValueHeads + head)]);
-    }
-    const Doubles right = reference::delta_rule(q, k, v, g, b, kDk, kDv, s);
-    for (std::int64_t t = 0; t < kRows; ++t)
-      for (std::int64_t d = 0; d < kDv; ++d)
-        ASSERT_NEAR(whole[static_cast<std::size_t>((t * kValueHeads + head) * kDv + d)], right[static_cast<std::size_t>(t * kDv + d)], 2e-6);
-    for (std::size_t i = 0; i < s.size(); ++i) ASSERT_NEAR(state[static_cast<std::size_t>(head) * s.size() + i], s[i], 2e-6);
-  }
-  testing::for_variants([&] {
-    for (const std::int64_t chunk : {1, 7, 64}) {
-      Floats other(state.size());
-      EXPECT_EQ(testing::bit_difference(run(chunk, other), whole), "");
-      EXPECT_EQ(testing::bit_difference(other, state), "");
-    }
-  });
-}
-
-TEST(CausalConv, SeesItsHistory) {
-  constexpr std::int64_t kRows = 20, kChannels = 6, kTaps = 4;
-  const Floats x = testing::filled(kRows * kChannels, 8);
-  const Floats weight = testing::filled(kChannels * kTaps, 9);
-  Floats whole(x.size()), rest(x.size());
-  causal_conv({x.data(), nullptr, weight.data(), whole.data(), kRows, kChannels, kTaps});
-  for (std::int64_t t = 0; t < kRows; ++t)
-    for (std::int64_t c = 0; c < kChannels; ++c) {
-      double sum = 0;
-      for (std::int64_t j = 0; j < kTaps; ++j)
-        if (t - kTaps + 1 + j >= 0)
-          sum += static_cast<double>(weight[static_cast<std::size_t>(c * kTaps + j)]) * static_cast<double>(x[static_cast<std::size_t>((t - kTaps + 1 + j) * kChannels + c)]);
-      ASSERT_NEAR(whole[static_cast<std::size_t>(t * kChannels + c)], sum / (1 + std::exp(-sum)), 1e-6);
-    }
-  causal_conv({&x[9 * kChannels], &x[6 * kChannels], weight.data(), rest.data(), kRows - 9, kChannels, kTaps});
-  EXPECT_EQ(testing::bit_difference(rest.data(), &whole[9 * kChannels], (kRows - 9) * kChannels), "");
 }
 
 TEST(HyperMix, IsRightAndDoublyStochastic) {

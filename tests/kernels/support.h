@@ -30,6 +30,15 @@ inline Floats filled(std::int64_t n, std::uint64_t seed, float scale = 1) {
 
 inline Doubles widened(const Floats& x) { return {x.begin(), x.end()}; }
 
+/// To the nearest bfloat16, ties to even.
+inline float to_bfloat16(float x) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof(bits));
+  bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+  std::memcpy(&x, &bits, sizeof(bits));
+  return x;
+}
+
 /// The first difference in bits, or "" when there is none.
 inline std::string bit_difference(const float* a, const float* b, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {

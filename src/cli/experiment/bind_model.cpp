@@ -102,8 +102,8 @@ void bind_model(config::Section& s, ModelSection& o) {
   s.choice("family", o.family, {"llama", "qwen3"}, "Family of a fresh model.");
   bind_sizes(s, o.sizes);
   s.choice("dtype", o.dtype, {"float32", "bfloat16"},
-           "What the operands of matrix products are rounded to, in training and generation alike. Sums, parameters, "
-           "residual stream, norms, attention, softmax and optimizer are float32 either way.");
+           "What the operands of matrix products and of grouped-query attention are rounded to, in training and generation alike. "
+           "Sums, parameters, residual stream, norms, softmax, recurrences and optimizer are float32 either way.");
 }
 
 void bind_kernels(config::Section& s, KernelsSection& o) {
@@ -114,6 +114,9 @@ void bind_kernels(config::Section& s, KernelsSection& o) {
   s.choice("attention", o.attention, kWho, "Attention of a training batch, likewise.");
   s.choice("norm", o.norm, kWho, "RMSNorm, likewise.");
   s.choice("activation", o.activation, kWho, "SwiGLU, likewise.");
+  s.choice("recurrence", o.recurrence, {{"cpu", Backend::kCpu}, {"chunked", Backend::kChunked}, {"check", Backend::kCheck}},
+           "Gated DeltaNet of a training batch: token by token, the bits of decoding; in chunks, by matrix products; or both (the result is the "
+           "first one's). The gradient is in chunks either way.");
 }
 
 void bind_tokenizer(config::Section& s, TokenizerSection& o) {

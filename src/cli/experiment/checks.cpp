@@ -76,11 +76,15 @@ void check_model(const Experiment& e, CrossChecks& checks) {
 
 void check_kernels(const Experiment& e, CrossChecks& checks) {
   const tensor::Backends& k = e.kernels;
+  const auto refuse = [&](const char* key, const char* value) {
+    if (e.numerics != "invariant") return;
+    checks.conflict({std::string("kernels.") + key, "numerics"},
+                    std::string("kernels.") + key + " = \"" + value + "\" cannot keep what numerics = \"invariant\" promises",
+                    "use \"cpu\", or \"check\" to compare the two");
+  };
   for (const auto& [key, backend] : {std::pair{"matmul", k.matmul}, {"attention", k.attention}, {"norm", k.norm}, {"activation", k.activation}})
-    if (backend == tensor::Backend::kAten && e.numerics == "invariant")
-      checks.conflict({std::string("kernels.") + key, "numerics"},
-                      std::string("kernels.") + key + " = \"aten\" cannot keep what numerics = \"invariant\" promises",
-                      "use \"cpu\", or \"check\" to compare the two");
+    if (backend == tensor::Backend::kAten) refuse(key, "aten");
+  if (k.recurrence == tensor::Backend::kChunked) refuse("recurrence", "chunked");
 }
 
 void check_tokenizer(const Experiment& e, CrossChecks& checks) {
