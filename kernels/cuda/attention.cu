@@ -181,6 +181,7 @@ __global__ void __launch_bounds__(kTileThreads) store_kernel(CudaPageStores a) {
 
 TROUPE_EXPORT const char* troupe_cuda_attention_forward(const troupe::kernels::CudaAttention* args, void* stream) {
   using namespace troupe::kernels;
+  if (args->shape.precision != Precision::kFloat32) return "attention_forward: float32 only";
   CudaAttention a = *args;
   a.shape = cuda::with_scale(a.shape);
   const std::int64_t pairs = a.max_rows * (a.shape.heads / a.shape.kv_heads);

@@ -246,6 +246,7 @@ const char* backward(const CudaAttentionGrad& a, void* stream) {
 
 TROUPE_EXPORT const char* troupe_cuda_attention_backward(const troupe::kernels::CudaAttentionGrad* args, void* stream) {
   using namespace troupe::kernels;
+  if (args->shape.precision != Precision::kFloat32) return "attention_backward: float32 only";
   CudaAttentionGrad a = *args;
   a.shape = cuda::with_scale(a.shape);
   const std::int64_t q_row = a.shape.heads * a.shape.head_dim;

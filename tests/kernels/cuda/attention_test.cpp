@@ -165,6 +165,13 @@ TEST_P(CudaAttentionKernels, ManySpansAreFoundWhereverATileBegins) {
   }
 }
 
+TEST_P(CudaAttentionKernels, OperandsOfBfloat16AreRefused) {
+  AttentionShape shape{1, 1, 16, 0};
+  shape.precision = Precision::kBfloat16;
+  EXPECT_NE(testing::target().library->attention_forward(std::make_unique<CudaAttention>(CudaAttention{shape, nullptr, 1, 1, nullptr, 0}).get(), nullptr), nullptr);
+  EXPECT_NE(testing::target().library->attention_backward(std::make_unique<CudaAttentionGrad>(CudaAttentionGrad{shape, {}, nullptr, 1, 1, 0}).get(), nullptr), nullptr);
+}
+
 /// Where the arrays of a batch lie: on the host or on the device.
 struct Place {
   const float *q, *k, *v, *out, *dout, *lse;
