@@ -98,9 +98,9 @@ TEST_P(CudaParts, DeltaRuleGoesOnFromItsState) {
   }
 }
 
-/// A sequence of 30 rows with entries, in two spans on either side.
+/// A sequence of 70 rows with entries; more than a warp or two see at once.
 struct Listed {
-  static constexpr std::int64_t kRows = 30, kRow = 2 * 24 + 2 * 150, kEntries = 5, kMost = 3;
+  static constexpr std::int64_t kRows = 70, kRow = 2 * 24 + 2 * 150, kEntries = 5, kMost = 3;
   Floats q = testing::filled(kRows * 96, 11), kv = testing::filled(kRows * kRow, 12), entries = testing::filled(kEntries * kRow, 13);
   Floats sinks = {0.5F, -1, 2, 0};
   std::vector<std::int32_t> chosen;
@@ -117,17 +117,17 @@ TEST_P(CudaParts, ListedAttentionWithWindowsSinksAndEntries) {
   for (const std::int64_t window : {0, 1, 7, 100})
     for (const bool sink : {false, true}) {
       Floats whole;  // of all rows: later queries alone have their bits
-      for (const std::int64_t before : {0, 11, 29}) {
+      for (const std::int64_t before : {0, 11, 69}) {
         const std::int64_t rows = Listed::kRows - before;
         Floats out(static_cast<std::size_t>(rows * 600), -7);
         const On<float> dev_out(out);
         ListedShape shape{4, 2, 24, 150, 48, 0.3F, window, sink ? l.sinks.data() : nullptr};
-        const std::vector<RowSpan> spans = {{l.kv.data(), Listed::kRow, 8}, {l.kv.data() + 8 * Listed::kRow, Listed::kRow, 22}};
+        const std::vector<RowSpan> spans = {{l.kv.data(), Listed::kRow, 8}, {l.kv.data() + 8 * Listed::kRow, Listed::kRow, Listed::kRows - 8}};
         const RowSpan entry_span{l.entries.data(), Listed::kRow, Listed::kEntries};
         ListedSegment s{l.q.data() + before * 96, out.data(), rows, 96, 600, before, spans.data(), 2, &entry_span, 1,
                         l.chosen.data() + before * Listed::kMost, Listed::kMost};
         listed_attention(shape, &s, 1);
-        const On<RowSpan> dev_spans({{kv.get(), Listed::kRow, 8}, {kv.get() + 8 * Listed::kRow, Listed::kRow, 22}});
+        const On<RowSpan> dev_spans({{kv.get(), Listed::kRow, 8}, {kv.get() + 8 * Listed::kRow, Listed::kRow, Listed::kRows - 8}});
         const On<RowSpan> dev_entries({{entries.get(), Listed::kRow, Listed::kEntries}});
         shape.sinks = sink ? sinks.get() : nullptr;
         s.q = q.get() + before * 96, s.out = dev_out.get(), s.tokens = dev_spans.get(), s.entries = dev_entries.get();
