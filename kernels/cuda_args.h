@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/delta_net.h"
 #include "kernels/gemm.h"
 #include "kernels/listed_attention.h"
 #include "kernels/sampling.h"
@@ -67,6 +68,15 @@ struct CudaListedAttention {
   std::int64_t max_rows = 0;  ///< Of any segment.
   std::int64_t max_seen = 0;  ///< Most rows one query sees, tokens and entries; at most 50000.
 };
+
+/// `delta_rule_backward`: one sequence.
+struct CudaDeltaGrad {
+  DeltaRuleGrad grad;
+  void* workspace = nullptr;  ///< cuda_delta_bytes(grad)
+};
+[[nodiscard]] constexpr std::int64_t cuda_delta_bytes(const DeltaRuleGrad& g) {
+  return g.value_heads * (((g.rows + 63) / 64 + 64) * g.key_dim * g.value_dim + g.rows * 2 * g.key_dim) * 4;
+}
 
 /// `matmul` and `grouped_matmul`: y[M, N] = x[M, K] W^T, W [N, K] as it is (nothing is packed).
 struct CudaMatmul {

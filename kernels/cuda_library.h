@@ -39,6 +39,7 @@
   ENTRY(listed_attention, CudaListedAttention) \
   ENTRY(causal_conv, CausalConv)               \
   ENTRY(delta_rule, DeltaRule)                 \
+  ENTRY(delta_rule_backward, CudaDeltaGrad)    \
   ENTRY(quantise, CudaQuantise)                \
   ENTRY(dequantise, CudaQuantise)              \
   ENTRY(matmul, CudaMatmul)                    \

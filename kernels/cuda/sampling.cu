@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(kRowThreads) sample_kernel(CudaSampleRows a) {
   float* const weights = draw.weights;
   for (std::int64_t i = a.vocab + threadIdx.x; i < draw.blocks * 16; i += kRowThreads) weights[i] = 0;
   const RowSums sums = sum_exponentials(row.logits, a.vocab, temperature, maximum, false,
-                                        [weights](std::int64_t i, float e) { weights[i] = e; });
-  __syncthreads();
+                                        [weights](std::int64_t i, float e) { weights[i] = e; });  // and a barrier
   const double total = running_sums(draw);
   if (!(total == total)) {
     if (threadIdx.x == 0) {

@@ -9,6 +9,14 @@
 
 namespace troupe::kernels::testing {
 
+namespace {
+
+void copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
 const Target& target() {
   static const CudaLibrary library = linked_kernels();
   static const Target emulated = {
@@ -16,8 +24,7 @@ const Target& target() {
       "",
       [](std::size_t bytes) { return std::malloc(bytes); },
       [](void* memory) { std::free(memory); },
-      [](void* device, const void* host, std::size_t bytes) { std::memcpy(device, host, bytes); },
-      [](void* host, const void* device, std::size_t bytes) { std::memcpy(host, device, bytes); },
+      copy, copy,
       nullptr};
   return emulated;
 }

@@ -98,9 +98,38 @@ TEST_P(CudaParts, DeltaRuleGoesOnFromItsState) {
   }
 }
 
-/// A sequence of 30 rows with entries, in two spans on either side.
+TEST_P(CudaParts, DeltaRulesGradientIsTheCpusWithinRounding) {
+  struct Sizes {
+    std::int64_t rows, key_heads, value_heads, dk, dv;
+    bool states;
+  };
+  for (const Sizes& s : {Sizes{1, 1, 1, 1, 1, false}, Sizes{70, 2, 4, 12, 9, true}, Sizes{130, 1, 2, 16, 20, false}}) {
+    SCOPED_TRACE(s.rows);
+    const std::int64_t width = 2 * s.key_heads * s.dk + s.value_heads * s.dv, numbers = s.value_heads * s.dk * s.dv;
+    const Floats qkv = testing::filled(s.rows * width, 14), beta = testing::filled(s.rows * s.value_heads, 15), dout = testing::filled(s.rows * s.value_heads * s.dv, 16),
+                 state = testing::filled(numbers, 17), after = testing::filled(numbers, 18);
+    Floats decay = testing::filled(s.rows * s.value_heads, 19);
+    for (float& g : decay) g = -std::abs(g);
+    Floats dqkv(qkv.size(), -7), ddecay(decay.size(), -7), dbeta(beta.size(), -7), dstate(state.size(), -7);
+    const On<float> dev_qkv(qkv), dev_decay(decay), dev_beta(beta), dev_dout(dout), dev_state(state), dev_after(after), dev_dqkv(dqkv), dev_ddecay(ddecay), dev_dbeta(dbeta),
+        dev_dstate(dstate);
+    DeltaRuleGrad g{qkv.data(), decay.data(), beta.data(), dout.data(), s.states ? state.data() : nullptr, s.states ? after.data() : nullptr, dqkv.data(), ddecay.data(), dbeta.data(),
+                    dstate.data(), s.rows, s.key_heads, s.value_heads, s.dk, s.dv};
+    delta_rule_backward(&g, 1);
+    g = {dev_qkv.get(), dev_decay.get(), dev_beta.get(), dev_dout.get(), s.states ? dev_state.get() : nullptr, s.states ? dev_after.get() : nullptr, dev_dqkv.get(), dev_ddecay.get(),
+         dev_dbeta.get(), dev_dstate.get(), s.rows, s.key_heads, s.value_heads, s.dk, s.dv};
+    const On<float> workspace(Floats(static_cast<std::size_t>(cuda_delta_bytes(g) / 4), std::nanf("")));
+    run(&CudaLibrary::delta_rule_backward, CudaDeltaGrad{g, workspace.get()});
+    EXPECT_LT(testing::errors_of(dev_dqkv.read(), testing::widened(dqkv)).relative, 5e-6);
+    EXPECT_LT(testing::errors_of(dev_ddecay.read(), testing::widened(ddecay)).relative, 5e-6);
+    EXPECT_LT(testing::errors_of(dev_dbeta.read(), testing::widened(dbeta)).relative, 5e-6);
+    EXPECT_LT(testing::errors_of(dev_dstate.read(), testing::widened(dstate)).relative, 5e-6);
+  }
+}
+
+/// A sequence of 70 rows with entries; more than a warp or two see at once.
 struct Listed {
-  static constexpr std::int64_t kRows = 30, kRow = 2 * 24 + 2 * 150, kEntries = 5, kMost = 3;
+  static constexpr std::int64_t kRows = 70, kRow = 2 * 24 + 2 * 150, kEntries = 5, kMost = 3;
   Floats q = testing::filled(kRows * 96, 11), kv = testing::filled(kRows * kRow, 12), entries = testing::filled(kEntries * kRow, 13);
   Floats sinks = {0.5F, -1, 2, 0};
   std::vector<std::int32_t> chosen;
@@ -116,17 +145,17 @@ TEST_P(CudaParts, ListedAttentionWithWindowsSinksAndEntries) {
   const On<std::int32_t> chosen(l.chosen);
   for (const std::int64_t window : {0, 1, 7, 100})
     for (const bool sink : {false, true})
-      for (const std::int64_t before : {0, 11, 29}) {
+      for (const std::int64_t before : {0, 11, 69}) {
         const std::int64_t rows = Listed::kRows - before;
         Floats out(static_cast<std::size_t>(rows * 600), -7);
         const On<float> dev_out(out);
         ListedShape shape{4, 2, 24, 150, 48, 0.3F, window, sink ? l.sinks.data() : nullptr};
-        const std::vector<RowSpan> spans = {{l.kv.data(), Listed::kRow, 8}, {l.kv.data() + 8 * Listed::kRow, Listed::kRow, 22}};
+        const std::vector<RowSpan> spans = {{l.kv.data(), Listed::kRow, 8}, {l.kv.data() + 8 * Listed::kRow, Listed::kRow, Listed::kRows - 8}};
         const RowSpan entry_span{l.entries.data(), Listed::kRow, Listed::kEntries};
         ListedSegment s{l.q.data() + before * 96, out.data(), rows, 96, 600, before, spans.data(), 2, &entry_span, 1,
                         l.chosen.data() + before * Listed::kMost, Listed::kMost};
         listed_attention(shape, &s, 1);
-        const On<RowSpan> dev_spans({{kv.get(), Listed::kRow, 8}, {kv.get() + 8 * Listed::kRow, Listed::kRow, 22}});
+        const On<RowSpan> dev_spans({{kv.get(), Listed::kRow, 8}, {kv.get() + 8 * Listed::kRow, Listed::kRow, Listed::kRows - 8}});
         const On<RowSpan> dev_entries({{entries.get(), Listed::kRow, Listed::kEntries}});
         shape.sinks = sink ? sinks.get() : nullptr;
         s.q = q.get() + before * 96, s.out = dev_out.get(), s.tokens = dev_spans.get(), s.entries = dev_entries.get();
