@@ -134,7 +134,7 @@ class Machine {
 
   void barrier(Site at) {
     if (waiting_ > 0 && !same(barrier_at_, at))
-      stop("threads of a block wait at " + text_of(barrier_at_) + " and at " + text_of(at));
+      stop([&] { return "threads of a block wait at " + text_of(barrier_at_) + " and at " + text_of(at); });
     barrier_at_ = at;
     if (++waiting_ == fibers_.size()) {
       waiting_ = 0;
@@ -145,11 +145,12 @@ class Machine {
   }
 
   const unsigned char* exchange(unsigned mask, const void* mine, std::size_t bytes, Site at) {
-    if (mask != ~0u) stop(text_of(at) + ": only whole warps are supported");
-    if (fibers_.size() % kWarp != 0) stop(text_of(at) + ": the mask names lanes that the last warp does not have");
+    if (mask != ~0u) stop([&] { return text_of(at) + ": only whole warps are supported"; });
+    if (fibers_.size() % kWarp != 0)
+      stop([&] { return text_of(at) + ": the mask names lanes that the last warp does not have"; });
     Warp& warp = warps_[current_ / kWarp];
     if (warp.arrived > 0 && !same(warp.at, at))
-      stop("lanes of a warp wait at " + text_of(warp.at) + " and at " + text_of(at));
+      stop([&] { return "lanes of a warp wait at " + text_of(warp.at) + " and at " + text_of(at); });
     warp.at = at;
     unsigned char* buffer = warp.lanes[warp.turn];
     if (bytes > 0) std::memcpy(buffer + current_ % kWarp * kLaneBytes, mine, bytes);
@@ -170,8 +171,10 @@ class Machine {
     std::size_t named = bytes;
     for (const auto& [other, memory] : shared_) named += memory.bytes;
     if (named > kMaxNamedShared || named + dynamic_->bytes > kMaxShared)
-      stop("the block uses " + std::to_string(named) + " bytes of named and " + std::to_string(dynamic_->bytes) +
-           " of dynamic shared memory; 49152 and together 232448 are allowed");
+      stop([&] {
+        return "the block uses " + std::to_string(named) + " bytes of named and " + std::to_string(dynamic_->bytes) +
+               " of dynamic shared memory; 49152 and together 232448 are allowed";
+      });
     return shared_.emplace(key, bytes).first->second.memory.get();
   }
   [[nodiscard]] void* dynamic_shared() const { return dynamic_->memory.get(); }
@@ -303,9 +306,10 @@ class Machine {
     leave();
   }
 
-  /// The launch ends here; no fiber of it goes on.
-  [[noreturn]] void stop(std::string why) {
-    error_ = std::move(why);
+  /// The launch ends here; no fiber of it goes on, and what is on their stacks is not destroyed: no text may be.
+  template <class Text>
+  [[noreturn]] void stop(const Text& why) {
+    error_ = why();
     fibers_[current_].state = State::kEnded;
     leave();
     std::abort();
