@@ -114,6 +114,23 @@ TROUPE_INLINE void scale_rows(const float* x, const float* factor, std::int64_t 
   }
 }
 
+/// Asks for n floats of each row. Rows lie pages apart, and finding a page takes longer than reading it.
+TROUPE_INLINE void ask_for_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t n) {
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t i = 0; i < n; i += 16) prefetch(x + row * stride + i);
+}
+
+/// The queries, keys and values of a chunk that comes soon.
+TROUPE_INLINE void ask_for_chunk(const DeltaRule& a, const float* qkv, std::int64_t head, std::int64_t begin) {
+  if (begin < 0 || begin >= a.rows) return;
+  const std::int64_t keys = a.key_heads * a.key_dim, row_floats = 2 * keys + a.value_heads * a.value_dim;
+  const std::int64_t rows = a.rows - begin < kDeltaChunk ? a.rows - begin : kDeltaChunk;
+  const float* x = qkv + begin * row_floats + head * a.key_heads / a.value_heads * a.key_dim;
+  ask_for_rows(x, row_floats, rows, a.key_dim);
+  ask_for_rows(x + keys, row_floats, rows, a.key_dim);
+  ask_for_rows(qkv + begin * row_floats + 2 * keys + head * a.value_dim, row_floats, rows, a.value_dim);
+}
+
 /// e^{g_i - g_j} for 16 columns from j on. Sums may be large beside what one row adds, so their rests count.
 TROUPE_INLINE Vec gates_from(const DeltaChunk& c, std::int64_t i, std::int64_t j) {
   return exp(add(sub(set(c.sums[i]), load(c.sums + j)), sub(set(c.rest[i]), load(c.rest + j))));
@@ -279,6 +296,7 @@ void delta_chunks(const DeltaTask& t) {
   read_state(c, a, kept, state);
   for (std::int64_t begin = 0; begin < a.rows; begin += kDeltaChunk) {
     read_chunk(c, a, t.head, begin);
+    ask_for_chunk(a, a.qkv, t.head, begin + kDeltaChunk);
     pair_rows(c, a.out != nullptr);
     news_of_chunk(c, state);
     if (a.out != nullptr) chunk_out(c, a, t.head, begin, state, rows);

@@ -197,6 +197,7 @@ TROUPE_INLINE void delta_grad_head(const DeltaRuleGrad& a, std::int64_t head, bo
     float* state = states + chunk * c.kp * c.ldv;
     float* next = state + c.kp * c.ldv;
     read_chunk(c, inputs, head, chunk * kDeltaChunk);
+    ask_for_chunk(inputs, a.qkv, head, (chunk + 1) * kDeltaChunk);
     pair_rows(c, false);
     news_of_chunk(c, state);
     for (std::int64_t i = 0; i < c.kp * c.ldv; i += 16) store(next + i, load(state + i));
@@ -208,6 +209,11 @@ TROUPE_INLINE void delta_grad_head(const DeltaRuleGrad& a, std::int64_t head, bo
     read_chunk(c, inputs, head, begin);
     pad_rows(a.dout + (begin * a.value_heads + head) * a.value_dim, a.value_heads * a.value_dim, c.rows, a.value_dim,
              g.dout, c.ldv, c.padded);
+    ask_for_chunk(inputs, a.qkv, head, begin - kDeltaChunk);
+    ask_for_chunk(inputs, a.dqkv, head, begin);
+    if (begin > 0)
+      ask_for_rows(a.dout + ((begin - kDeltaChunk) * a.value_heads + head) * a.value_dim, a.value_heads * a.value_dim,
+                   kDeltaChunk, a.value_dim);
     pair_rows(c, true);
     news_of_chunk(c, state);
     gradient_of_news(c, g, dstate);

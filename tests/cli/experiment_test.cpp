@@ -80,6 +80,16 @@ TEST_F(ExperimentTest, JsonComesBackEqualAndTakesFlags) {
               HasSubstr("run.json: error: unknown key zzz"));
 }
 
+TEST_F(ExperimentTest, WhoeverKeepsNoBitsIsRefusedWhereTheyArePromised) {
+  for (const std::string key : {"matmul", "attention", "norm", "activation", "recurrence"}) {
+    const std::string other = "kernels." + key + (key == "recurrence" ? "=\"chunked\"" : "=\"aten\"");
+    EXPECT_THAT(load(std::string("numerics = \"invariant\"\n") + kModel + kRlStage, {other}),
+                HasSubstr("kernels." + key)) << other;
+    EXPECT_EQ(load(std::string("numerics = \"fast\"\n") + kModel + kRlStage, {other}), "") << other;
+    EXPECT_EQ(load(std::string("numerics = \"invariant\"\n") + kModel + kRlStage, {"kernels." + key + "=\"check\""}), "");
+  }
+}
+
 TEST_F(ExperimentTest, TomlComesBackEqual) {
   ASSERT_EQ(load(std::string(kModel) + kRlStage), "");
   const nlohmann::json json = experiment_to_json(experiment());

@@ -94,75 +94,97 @@ TEST(RouterKernel, ANanIsChosenLast) {
   EXPECT_EQ(choices, (std::vector<std::int32_t>{2, 1}));
 }
 
-/// One sequence with 4 query heads on 2 key heads, key width 24 and value width 10, and 5 entries.
+/// The sizes of a sequence of listed rows: `heads` query heads on 2 key heads, and 5 entries.
+struct ListedSizes {
+  std::int64_t rows, heads, key, value;
+};
+const std::vector<ListedSizes> kListedSizes = {{40, 4, 24, 10}, {150, 10, 40, 58}, {70, 14, 16, 32}};
+
 class Listed {
  public:
-  static constexpr std::int64_t kRows = 40, kRow = 2 * 24 + 2 * 10, kEntries = 5, kMost = 3;
-  Listed() : q_(testing::filled(kRows * 96, 2)), kv_(testing::filled(kRows * kRow, 3)), entries_(testing::filled(kEntries * kRow, 4)) {
-    for (std::int64_t row = 0; row < kRows; ++row)
+  static constexpr std::int64_t kEntries = 5, kMost = 3;
+  explicit Listed(const ListedSizes& sizes)
+      : n_(sizes),
+        q_(testing::filled(n_.rows * n_.heads * n_.key, 2)),
+        kv_(testing::filled(n_.rows * row(), 3)),
+        entries_(testing::filled(kEntries * row(), 4)),
+        sinks_(testing::filled(n_.heads, 5, 2)) {
+    for (std::int64_t row = 0; row < n_.rows; ++row)
       for (std::int64_t i = 0; i < kMost; ++i)
         chosen_.push_back(i < row % 4 ? static_cast<std::int32_t>(i + row % 2) : -1);
   }
+  [[nodiscard]] std::int64_t row() const { return 2 * (n_.key + n_.value); }
+  [[nodiscard]] std::int64_t out() const { return n_.heads * n_.value; }
   [[nodiscard]] ListedShape shape(std::int64_t window, bool sinks) const {
-    return {4, 2, 24, 10, 48, 0.3F, window, sinks ? sinks_.data() : nullptr};
+    return {n_.heads, 2, n_.key, n_.value, 2 * n_.key, 0.3F, window, sinks ? sinks_.data() : nullptr};
   }
   /// Queries [begin, end), keys cut into spans of `span` rows.
   [[nodiscard]] Floats run(const ListedShape& shape, std::int64_t begin, std::int64_t end, std::int64_t span) const {
-    Floats out(static_cast<std::size_t>((end - begin) * 40), -7);
+    Floats result(static_cast<std::size_t>((end - begin) * out()), -7);
     std::vector<RowSpan> spans;
-    for (std::int64_t row = 0; row < end; row += span) spans.push_back({&kv_[static_cast<std::size_t>(row * kRow)], kRow, std::min(span, end - row)});
-    const RowSpan entries{entries_.data(), kRow, kEntries};
-    const ListedSegment segment{&q_[static_cast<std::size_t>(begin * 96)], out.data(), end - begin, 96, 40, begin,
+    for (std::int64_t r = 0; r < end; r += span) spans.push_back({&kv_[static_cast<std::size_t>(r * row())], row(), std::min(span, end - r)});
+    const RowSpan entries{entries_.data(), row(), kEntries};
+    const std::int64_t query = n_.heads * n_.key;
+    const ListedSegment segment{&q_[static_cast<std::size_t>(begin * query)], result.data(), end - begin, query, out(), begin,
                                 spans.data(), static_cast<std::int64_t>(spans.size()), &entries, 1,
                                 &chosen_[static_cast<std::size_t>(begin * kMost)], kMost};
     listed_attention(shape, &segment, 1);
-    return out;
+    return result;
   }
   [[nodiscard]] Doubles right(const ListedShape& shape) const {
     Doubles all;
-    for (std::int64_t row = 0; row < kRows; ++row)
-      for (std::int64_t head = 0; head < 4; ++head) {
+    const std::int64_t group = n_.heads / 2;
+    for (std::int64_t r = 0; r < n_.rows; ++r)
+      for (std::int64_t head = 0; head < n_.heads; ++head) {
         Doubles keys, values;
         const auto see = [&](const Floats& rows, std::int64_t index) {
-          const float* x = &rows[static_cast<std::size_t>(index * kRow)];
-          keys.insert(keys.end(), x + head / 2 * 24, x + head / 2 * 24 + 24);
-          values.insert(values.end(), x + 48 + head / 2 * 10, x + 48 + head / 2 * 10 + 10);
+          const float* x = &rows[static_cast<std::size_t>(index * row())];
+          const float* v = x + 2 * n_.key + head / group * n_.value;
+          keys.insert(keys.end(), x + head / group * n_.key, x + (head / group + 1) * n_.key);
+          values.insert(values.end(), v, v + n_.value);
         };
-        for (std::int64_t t = shape.window > 0 ? std::max<std::int64_t>(0, row + 1 - shape.window) : 0; t <= row; ++t) see(kv_, t);
-        for (std::int64_t i = 0; i < row % 4; ++i) see(entries_, i + row % 2);
-        const float* q = &q_[static_cast<std::size_t>(row * 96 + head * 24)];
-        const Doubles out = reference::attend(Doubles(q, q + 24), keys, values, static_cast<double>(shape.scale),
+        for (std::int64_t t = shape.window > 0 ? std::max<std::int64_t>(0, r + 1 - shape.window) : 0; t <= r; ++t) see(kv_, t);
+        for (std::int64_t i = 0; i < r % 4; ++i) see(entries_, i + r % 2);
+        const float* q = &q_[static_cast<std::size_t>((r * n_.heads + head) * n_.key)];
+        const Doubles one = reference::attend(Doubles(q, q + n_.key), keys, values, static_cast<double>(shape.scale),
                                               shape.sinks != nullptr ? static_cast<double>(shape.sinks[head]) : -INFINITY);
-        all.insert(all.end(), out.begin(), out.end());
+        all.insert(all.end(), one.begin(), one.end());
       }
     return all;
   }
-  Floats q_, kv_, entries_;
-  Floats sinks_ = {0.5F, -1, 2, 0};
+  ListedSizes n_;
+  Floats q_, kv_, entries_, sinks_;
   std::vector<std::int32_t> chosen_;
 };
 
 TEST(ListedAttention, IsRightWithWindowsSinksAndEntries) {
-  const Listed listed;
-  for (const std::int64_t window : {0, 1, 7, 100})
-    for (const bool sinks : {false, true})
-      testing::for_variants([&] {
+  for (const ListedSizes& sizes : kListedSizes) {
+    const Listed listed(sizes);
+    for (const std::int64_t window : {0, 1, 7, 100})
+      for (const bool sinks : {false, true}) {
         const ListedShape shape = listed.shape(window, sinks);
-        EXPECT_LT(testing::errors_of(listed.run(shape, 0, Listed::kRows, Listed::kRows), listed.right(shape)).largest, 2e-6);
-      });
+        const Doubles right = listed.right(shape);
+        testing::for_variants([&] {
+          EXPECT_LT(testing::errors_of(listed.run(shape, 0, sizes.rows, sizes.rows), right).largest, 3e-6);
+        });
+      }
+  }
 }
 
 TEST(ListedAttention, BitsDoNotDependOnSpansChunksAndThreads) {
-  const Listed listed;
-  const ListedShape shape = listed.shape(7, true);
-  const Floats whole = listed.run(shape, 0, Listed::kRows, Listed::kRows);
-  testing::for_variants([&] {
-    for (const std::int64_t span : {1, 3, 16})
-      for (const std::int64_t begin : {0, 5, 39}) {
-        const Floats part = listed.run(shape, begin, Listed::kRows, span);
-        EXPECT_EQ(testing::bit_difference(part.data(), &whole[static_cast<std::size_t>(begin * 40)], part.size()), "");
-      }
-  });
+  for (const ListedSizes& sizes : kListedSizes)
+    for (const std::int64_t window : {0, 7}) {
+      const Listed listed(sizes);
+      const ListedShape shape = listed.shape(window, true);
+      const Floats whole = listed.run(shape, 0, sizes.rows, sizes.rows);
+      testing::for_variants([&] {
+        for (const std::int64_t span : {1, 3, 16, 61})
+          for (const std::int64_t begin : {0, 5, 39}) {
+            const Floats part = listed.run(shape, begin, sizes.rows, span);
+            EXPECT_EQ(testing::bit_difference(part.data(), &whole[static_cast<std::size_t>(begin * listed.out())], part.size()), "");
+          }
+      });
+    }
 }
 
 TEST(ChooseEntries, TakesTheBestVisibleOnesInOrder) {

@@ -169,7 +169,7 @@ TEST(Precision, RoundsEveryProductAndChangesNothingElse) {
 
 TEST(Gradients, DoNotDependOnThreads) {
   const int before = kernels::max_threads();
-  for (const char* name : {"qwen3/base", "qwen3_moe/base", "deepseek_v3/base"}) {
+  for (const char* name : {"qwen3/base", "qwen3_moe/base", "qwen3_5/base", "deepseek_v3/base"}) {
     for (const auto precision : {kernels::Precision::kFloat32, kernels::Precision::kBfloat16}) {
       Model model = golden_model(name);
       model.set_precision(precision);
