@@ -19,6 +19,7 @@ using nlohmann::ordered_json;
 
 struct Budget {
   std::int64_t steps_left = 0;
+  std::size_t bytes_left = 0;
   const char* stack = nullptr;
   std::string exhausted; // why it was stopped: the engine wraps exceptions on their way out
 };
@@ -35,6 +36,25 @@ void count_step() {
   if (static_cast<std::size_t>(std::abs(budget->stack - &here)) > ChatTemplate::kStackBytesMax) give_up("it calls itself without end");
 }
 
+void count_bytes(const jinja::value_t& value) {
+  const auto& parts = value.val_str.parts;
+  const std::size_t bytes = (parts.size() > 1 ? sizeof(parts[0]) * parts.size() : 0) + value.val_str.length() +
+                            sizeof(jinja::value) * (value.val_arr.size() + 2 * value.val_obj.size());
+  if (bytes > budget->bytes_left) give_up("it makes more than " + std::to_string(ChatTemplate::kBytesMax >> 20) + " MiB of text");
+  budget->bytes_left -= bytes;
+}
+
+// In the place of every expression whose value is kept, handed on or written out: what is doubled again and again passes through here.
+struct Measured final : jinja::expression {
+  explicit Measured(jinja::statement_ptr&& what) : inner(std::move(what)) { pos = inner->pos; }
+  jinja::value execute_impl(jinja::context& context) const override {
+    jinja::value value = inner->execute(context);
+    count_bytes(*value);
+    return value;
+  }
+  jinja::statement_ptr inner;
+};
+
 // The first statement of every loop and macro.
 struct Step final : jinja::statement {
   jinja::value execute_impl(jinja::context&) const override {
@@ -43,16 +63,32 @@ struct Step final : jinja::statement {
   }
 };
 
-void limit(const jinja::statement* node) {
-  const auto add = [](const jinja::statements& body) {
-    auto& own = const_cast<jinja::statements&>(body); // the tree is ours; its visitor hands it out as constant
-    own.insert(own.begin(), std::make_unique<Step>());
-  };
-  if (const auto* loop = dynamic_cast<const jinja::for_statement*>(node)) add(loop->body);
-  if (const auto* macro = dynamic_cast<const jinja::macro_statement*>(node)) add(macro->body);
+void measure(jinja::statement_ptr& one) {
+  if (auto* named = dynamic_cast<jinja::keyword_argument_expression*>(one.get())) return measure(named->val);
+  if (dynamic_cast<const jinja::expression*>(one.get()) != nullptr) one = std::make_unique<Measured>(std::move(one));
+}
+void measure_all(jinja::statements& body) {
+  for (auto& statement : body) measure(statement);
 }
 
-void limit_all(const jinja::program& program) {
+void limit(jinja::statement* node) {
+  const auto counted = [](jinja::statements& body) {
+    measure_all(body);
+    body.insert(body.begin(), std::make_unique<Step>());
+  };
+  if (auto* loop = dynamic_cast<jinja::for_statement*>(node)) counted(loop->body), measure_all(loop->default_block);
+  if (auto* macro = dynamic_cast<jinja::macro_statement*>(node)) counted(macro->body);
+  if (auto* choice = dynamic_cast<jinja::if_statement*>(node)) measure_all(choice->body), measure_all(choice->alternate);
+  if (auto* block = dynamic_cast<jinja::filter_statement*>(node)) measure_all(block->body);
+  if (auto* block = dynamic_cast<jinja::call_statement*>(node)) measure_all(block->body);
+  if (auto* call = dynamic_cast<jinja::call_expression*>(node)) measure_all(call->args);
+  if (auto* assignment = dynamic_cast<jinja::set_statement*>(node)) {
+    measure_all(assignment->body);
+    if (assignment->val) measure(assignment->val);
+  }
+}
+
+void limit_all(jinja::program& program) {
   jinja::context walk;
   std::vector<const jinja::statement*> all, open;
   for (const auto& statement : program.body) open.push_back(statement.get());
@@ -67,7 +103,8 @@ void limit_all(const jinja::program& program) {
     all.push_back(node);
     node->visit(walk);
   }
-  for (const auto* node : all) limit(node);
+  for (const auto* node : all) limit(const_cast<jinja::statement*>(node)); // the tree is ours; its visitor hands it out as constant
+  measure_all(program.body);
 }
 
 // range(), which would fill the memory before the first turn.
@@ -201,7 +238,7 @@ Result<std::vector<TextPart>> ChatTemplate::render(const ChatRequest& request, s
   const std::string escaped = std::string("\\ufdd") + kHex[static_cast<unsigned char>(mark[2]) & 0xF];
 
   const char here = 0;
-  Budget mine{kStepsMax, &here, {}};
+  Budget mine{kStepsMax, kBytesMax, &here, {}};
   budget = &mine;
   try {
     jinja::context context(program_->source);

@@ -37,11 +37,12 @@ class ChatTemplate {
 
   /// The conversation as text. `control`: names of control tokens; where one stands in the request, its text is kept and is marked as
   /// `from_input`, whatever the template does with it (JSON and keys included). All texts joined are what transformers renders.
-  /// Determinism: a function of the request. Cost: at most kStepsMax loop turns and macro calls.
-  /// Errors: kInvalidArgument with the template's own words when it raises an exception; kCorrupt when it fails; kResourceExhausted when it loops
-  /// or recurses beyond the limits.
+  /// Determinism: a function of the request. Cost: at most kStepsMax loop turns and macro calls, kBytesMax of text.
+  /// Errors: kInvalidArgument with the template's own words when it raises an exception; kCorrupt when it fails; kResourceExhausted when it loops,
+  /// recurses or writes beyond the limits.
   [[nodiscard]] Result<std::vector<TextPart>> render(const ChatRequest& request, std::span<const std::string> control) const;
 
+  static constexpr std::size_t kBytesMax = std::size_t{64} << 20; ///< Of all values that one rendering assigns or writes.
   static constexpr std::int64_t kStepsMax = 200'000;      ///< Turns of loops and calls of macros of one rendering.
   static constexpr std::size_t kStackBytesMax = 1u << 20; ///< What recursion may take of the stack.
 

@@ -1,6 +1,8 @@
 #include <cstring>
+#include <deque>
 #include <nlohmann/json.hpp>
 
+#include "formats/quantised.h"
 #include "formats/safetensors.h"
 #include "model/load.h"
 #include "model/parameters.h"
@@ -13,12 +15,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::string_view kFloat8 = "float8";
+
 Result<formats::DType> stored_type(const std::string& name) {
   if (name == "float32") return formats::DType::kF32;
   if (name == "bfloat16") return formats::DType::kBF16;
   if (name == "float16") return formats::DType::kF16;
+  if (name == kFloat8) return formats::DType::kBF16;  // whatever is no matrix of a linear layer
   return fail(ErrorCode::kInvalidArgument,
-              "the export type '" + name + "' is not known; known are: float32, bfloat16, float16");
+              "the export type '" + name + "' is not known; known are: float32, bfloat16, float16, float8");
 }
 
 /// What a parameter becomes in the file.
@@ -26,6 +31,58 @@ formats::DType stored_as(Role role, formats::DType dtype) {
   if (role == Role::kRouterTable) return formats::DType::kI32;
   return stays_float32(role) ? formats::DType::kF32 : dtype;
 }
+
+/// Matrices of linear layers: what releases in FP8 store in 8 bits.
+bool in_eight_bits(Role role) {
+  switch (role) {
+    case Role::kQ:
+    case Role::kK:
+    case Role::kV:
+    case Role::kOut:
+    case Role::kOutGate:
+    case Role::kQDown:
+    case Role::kQUp:
+    case Role::kKvDown:
+    case Role::kKvUp:
+    case Role::kOutDown:
+    case Role::kDeltaQkv:
+    case Role::kDeltaZ:
+    case Role::kDeltaOut:
+    case Role::kIndexQ:
+    case Role::kFfnGate:
+    case Role::kFfnUp:
+    case Role::kFfnDown:
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+    case Role::kSharedGate:
+    case Role::kSharedUp:
+    case Role::kSharedDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// The tensors of a file, and the memory of those that are not the parameters' own.
+struct Stored {
+  std::vector<formats::TensorView> tensors;
+  std::deque<std::vector<std::byte>> memory;
+  nlohmann::json in_more_bits = nlohmann::json::array();  ///< Modules that an export in 8 bits leaves as they are.
+
+  std::span<const std::byte> keep(std::vector<std::byte> bytes) { return memory.emplace_back(std::move(bytes)); }
+
+  void add_in_eight_bits(const StoredTensor& part, std::span<const float> values) {
+    formats::Quantised small = formats::quantise_fp8(values, part.shape[0], part.shape[1]);
+    const auto blocks = [](std::int64_t n) { return (n + formats::kFp8Block - 1) / formats::kFp8Block; };
+    tensors.push_back({part.name, formats::DType::kF8E4M3, part.shape, keep(std::move(small.codes))});
+    tensors.push_back({part.name + "_scale_inv", formats::DType::kF32, {blocks(part.shape[0]), blocks(part.shape[1])}, keep(std::move(small.scales))});
+  }
+
+  void leave(const StoredTensor& part) {
+    constexpr std::string_view kWeight = ".weight";
+    if (part.shape.size() == 2 && part.name.ends_with(kWeight)) in_more_bits.push_back(part.name.substr(0, part.name.size() - kWeight.size()));
+  }
+};
 
 std::vector<std::byte> converted_bytes(formats::DType dtype, std::span<const float> values) {
   std::vector<std::byte> bytes(values.size() * formats::element_bytes(dtype));
@@ -55,27 +112,36 @@ Status export_model(const Model& model, const fs::path& folder, const ExportOpti
   TROUPE_TRY(const formats::DType dtype, stored_type(options.dtype));
   TROUPE_TRY_STATUS(make_folders(folder));
   const std::vector<ParameterSpec> table = parameter_table(model.spec());
-  std::vector<std::vector<std::byte>> converted;
-  std::vector<formats::TensorView> tensors;
-  converted.reserve(table.size());
+  const bool float8 = options.dtype == kFloat8;
+  Stored file;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const formats::DType stored = stored_as(table[i].role, dtype);
     const std::span<const float> values = tensor::floats(model.parameters()[i].value);
     std::span<const std::byte> bytes = std::as_bytes(values);
-    if (stored != formats::DType::kF32) bytes = converted.emplace_back(converted_bytes(stored, values));
+    if (stored != formats::DType::kF32) bytes = file.keep(converted_bytes(stored, values));
     const std::size_t width = formats::element_bytes(stored);
     for (const StoredTensor& part : table[i].stored) {
       std::size_t elements = 1;
       for (const std::int64_t n : part.shape) elements *= static_cast<std::size_t>(n);
-      tensors.push_back({part.name, stored, part.shape,
+      if (float8 && in_eight_bits(table[i].role) && part.shape.size() == 2) {
+        file.add_in_eight_bits(part, values.subspan(static_cast<std::size_t>(part.offset), elements));
+        continue;
+      }
+      file.leave(part);
+      file.tensors.push_back({part.name, stored, part.shape,
                          bytes.subspan(static_cast<std::size_t>(part.offset) * width, elements * width)});
     }
   }
-  TROUPE_TRY_STATUS(formats::write_safetensors_folder(folder, tensors, options.shard_max));
+  TROUPE_TRY_STATUS(formats::write_safetensors_folder(folder, file.tensors, options.shard_max));
   ModelSpec spec = model.spec();
-  spec.stored_dtype = options.dtype;
+  spec.stored_dtype = float8 ? "bfloat16" : options.dtype;
   TROUPE_TRY_STATUS(write_file_atomic(folder / "generation_config.json", generation_config(spec).dump(2) + "\n"));
-  return write_file_atomic(folder / "config.json", config_json(spec).dump(2) + "\n");
+  nlohmann::json config = config_json(spec);
+  if (float8)
+    config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"},
+                                     {"weight_block_size", {formats::kFp8Block, formats::kFp8Block}},
+                                     {"modules_to_not_convert", file.in_more_bits}};
+  return write_file_atomic(folder / "config.json", config.dump(2) + "\n");
 }
 
 }  // namespace troupe::model

@@ -20,7 +20,8 @@ namespace troupe::model {
 [[nodiscard]] Result<Model> load_model(const std::filesystem::path& path);
 
 struct ExportOptions {
-  std::string dtype = "float32";                           ///< "float32", "bfloat16" or "float16".
+  /// "float32", "bfloat16", "float16"; "float8": matrices of linear layers in E4M3 with a scale per block of 128 x 128, the rest bfloat16.
+  std::string dtype = "float32";
   Bytes shard_max{std::uint64_t{5} * 1000 * 1000 * 1000};  ///< Larger models are written as shards with an index.
 };
 

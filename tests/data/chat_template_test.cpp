@@ -216,6 +216,11 @@ TEST(ChatTemplate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_THAT(error("{{ nothing() }}"), HasSubstr("failed"));
   EXPECT_THAT(error("{% for i in range(2000) %}{% for j in range(2000) %}{% endfor %}{% endfor %}"), HasSubstr("loops for more than 200000 turns"));
   EXPECT_THAT(error("{{ range(1000000000000) | length }}"), HasSubstr("loops for more than"));
+  for (const char* doubles : {"{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+                              "{% set n = namespace(s=[1]) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+                              "{% macro f(s, n) %}{% if n > 0 %}{{ f(s ~ s, n - 1) }}{% else %}{{ s }}{% endif %}{% endmacro %}{{ f('0123456789abcdef', 26) }}",
+                              "{% set s %}{% for i in range(1000) %}0123456789{% endfor %}{% endset %}{% for i in range(100000) %}{% if true %}{{ s }}{% endif %}{% endfor %}"})
+    EXPECT_THAT(error(doubles), HasSubstr("stopped: it makes more than 64 MiB of text")) << doubles;
   EXPECT_THAT(error("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"), HasSubstr("calls itself without end"));
   for (const char* source : {"{% for m in messages %}", "{{ f( }}", "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}"}) EXPECT_EQ(error(source).find('\n'), std::string::npos) << error(source);
 }

@@ -89,6 +89,48 @@ TEST_F(LoadTest, ExportsHaveTheNamesAndShapesOfTheRelease) {
   }
 }
 
+// What an inference engine finds in a release in FP8: codes and scales of linear layers, everything else in bfloat16, and who is which.
+TEST_F(LoadTest, ExportsInEightBitsAreReleasesInFp8) {
+  for (const char* name : {"qwen3/base", "deepseek_v3/base", "qwen3_5_moe/base", "gpt_oss/base", "deepseek_v4/base"}) {
+    SCOPED_TRACE(name);
+    const Model model = golden_model(name);
+    const fs::path target = folder_.path() / "export", second = folder_.path() / "second";
+    for (const fs::path& old : {target, second}) fs::remove_all(old);
+    const auto status = export_model(model, target, {.dtype = "float8"});
+    ASSERT_TRUE(status) << status.error().to_string();
+    const auto file = value_or_die(formats::SafetensorsFile::open(target / "model.safetensors"));
+    std::size_t small = 0;
+    for (const formats::TensorView& tensor : file.tensors()) {
+      if (tensor.dtype != formats::DType::kF8E4M3) continue;
+      ++small;
+      EXPECT_EQ(tensor.shape.size(), 2U);
+      EXPECT_NE(file.find(tensor.name + "_scale_inv"), nullptr) << tensor.name;
+      EXPECT_THAT(tensor.name, testing::AllOf(testing::Not(HasSubstr("embed")), testing::Not(HasSubstr("norm")), testing::Not(HasSubstr("lm_head")), testing::Not(HasSubstr("router"))));
+    }
+    EXPECT_GE(small, 8U);
+    const auto config = nlohmann::json::parse(read_file(target / "config.json").value());
+    EXPECT_EQ(config["quantization_config"]["quant_method"], "fp8");
+    EXPECT_EQ(config["quantization_config"]["weight_block_size"], nlohmann::json::parse("[128, 128]"));
+    for (const auto& module : config["quantization_config"]["modules_to_not_convert"])
+      EXPECT_EQ(file.find(module.get<std::string>() + ".weight_scale_inv"), nullptr) << module;
+
+    const Model again = value_or_die(load_model(target));
+    for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+      const auto exact = values(model.parameters()[i].value), rounded = values(again.parameters()[i].value);
+      double error = 0, size = 0;
+      for (std::size_t j = 0; j < exact.size(); ++j) error += std::pow(rounded[j] - exact[j], 2), size += std::pow(exact[j], 2);
+      EXPECT_LE(error, 1.5e-3 * size) << model.parameters()[i].name << ": E4M3 keeps 3 bits";
+    }
+    ASSERT_TRUE(export_model(again, second, {.dtype = "float8"}));
+    const auto written = value_or_die(formats::SafetensorsFile::open(second / "model.safetensors"));
+    for (const formats::TensorView& tensor : file.tensors())
+      if (tensor.dtype == formats::DType::kF8E4M3) {
+        const auto& other = *written.find(tensor.name);
+        EXPECT_TRUE(std::equal(tensor.bytes.begin(), tensor.bytes.end(), other.bytes.begin(), other.bytes.end())) << tensor.name;
+      }
+  }
+}
+
 TEST_F(LoadTest, HalfPrecisionExportsAreRounded) {
   const Model model = golden_model("qwen3/base");
   for (const char* dtype : {"bfloat16", "float16"}) {
