@@ -63,7 +63,7 @@ struct DeltaRuleGrad {
 /// The gradient of delta_rule (and of delta_rule_chunked), in the chunked form, from the forward's inputs alone.
 /// Determinism: as delta_rule_chunked; heads that share a key head are added in their order. Work is split over
 ///   (sequence, key head). Memory: a thread keeps the states at the chunk borders of one value head.
-/// Cost: about 4 times the chunked forward's; linear in rows.
+/// Cost: about 3 times the chunked forward's; linear in rows.
 void delta_rule_backward(const DeltaRuleGrad* sequences, std::int64_t count);
 
 }  // namespace troupe::kernels
