@@ -19,6 +19,7 @@ Status run_control(Context&) { return {}; }
 Status run_kernels(Context&) { return {}; }
 Status run_matmul(Context&) { return {}; }
 Status run_loss(Context&) { return {}; }
+Status run_delta_net(Context&) { return {}; }
 Status run_smollm2(Context&) { return {}; }
 Status run_recovery(Context&) { return {}; }
 Status run_deaths(Context&) { return {}; }
