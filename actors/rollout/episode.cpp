@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "data/conversation.h"
 
@@ -59,7 +60,8 @@ Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate
                  double reward, const Policy& policy, PolicyVersion now, bool error_turn) {
   TROUPE_TRY(auto conversation, conversation_of(turns, prompt, policy));
   const std::size_t before = conversation.rendered().ids.size();
-  ChatMessage message = message_of(conversation, said, policy);
+  std::optional<ChatMessage> heard;
+  if (!error_turn) heard = message_of(conversation, said, policy);
   TROUPE_TRY(const bool exact, conversation.go_on(said.ids, answer));
   const auto& all = conversation.messages();
   turns.messages = data::messages_to_text(std::span(all).subspan(prompt.messages.size()));
@@ -75,8 +77,8 @@ Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate
   turns.sampled.resize(turns.ids.size(), 0);
   turns.logprobs.resize(turns.ids.size(), 0);
   turns.versions.resize(turns.ids.size(), now);
-  if (error_turn) ++turns.errors;
-  else turns.replies.push_back(std::move(message));
+  if (heard) turns.replies.push_back(std::move(*heard));
+  else ++turns.errors;
   turns.reward += reward;
   return {};
 }

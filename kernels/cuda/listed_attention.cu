@@ -59,14 +59,10 @@ __device__ void score_all(const ListedShape& shape, const float* q, const Seen& 
 
 /// scores[0, n) -> exp(score - maximum); returns their sum, in every thread.
 __device__ float softmax_sum(float* scores, std::int64_t n) {
-  TROUPE_SHARED(float, warps, [kThreads / kWarp]);
   TROUPE_SHARED(float, lanes, [64]);
   float most = -kInfinity;
   for (std::int64_t i = threadIdx.x; i < n; i += kThreads) most = larger(most, scores[i]);
-  most = max_of_warp(most);
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = most;
-  __syncthreads();
-  for (int w = 0; w < kThreads / kWarp; ++w) most = larger(most, warps[w]);
+  most = max_of_block<kThreads>(most);
   if (threadIdx.x < 64) {
     float sum = 0;
     for (std::int64_t i = threadIdx.x; i < n; i += 64) {

@@ -13,15 +13,9 @@ constexpr float kFarBelow = -200.0f;      // exp is 0 long before, and 0 * -inf 
 
 /// The largest of n logits, NaN being none of them; -inf where there is no number. In every thread.
 __device__ inline float row_maximum(const float* x, std::int64_t n) {
-  TROUPE_SHARED(float, warps, [kRowThreads / kWarp]);
   float most = -kInfinity;
   for (std::int64_t i = threadIdx.x; i < n; i += kRowThreads) most = larger(most, x[i]);
-  most = max_of_warp(most);
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = most;
-  __syncthreads();
-  for (int w = 0; w < kRowThreads / kWarp; ++w) most = larger(most, warps[w]);
-  __syncthreads();
-  return most;
+  return max_of_block<kRowThreads>(most);
 }
 
 /// logit / temperature - maximum, cut far below; a NaN stays one.
@@ -73,18 +67,10 @@ __device__ RowSums sum_exponentials(const float* x, std::int64_t n, float temper
 
 /// Lowest column whose logit equals `value`, 0 where there is none; in every thread.
 __device__ inline std::int64_t first_index_of(float value, const float* x, std::int64_t n) {
-  TROUPE_SHARED(std::int64_t, warps, [kRowThreads / kWarp]);
   std::int64_t found = n;
   for (std::int64_t i = threadIdx.x; i < n && found == n; i += kRowThreads)
     if (x[i] == value) found = i;
-  for (int other = 16; other > 0; other /= 2) {
-    const std::int64_t theirs = __shfl_xor_sync(kAllLanes, found, other);
-    found = theirs < found ? theirs : found;
-  }
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = found;
-  __syncthreads();
-  for (int w = 0; w < kRowThreads / kWarp; ++w) found = warps[w] < found ? warps[w] : found;
-  __syncthreads();
+  found = min_of_block<kRowThreads>(found);
   return found < n ? found : 0;
 }
 

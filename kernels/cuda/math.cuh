@@ -67,6 +67,31 @@ __device__ inline float max_of_warp(float value) {
   return max_of_16(larger(value, __shfl_xor_sync(kAllLanes, value, 16)));
 }
 
+/// The largest value, the lowest number of a block of kThreads, in every thread. All its threads call.
+template <int kThreads>
+__device__ inline float max_of_block(float value) {
+  TROUPE_SHARED(float, warps, [kThreads / kWarp]);
+  value = max_of_warp(value);
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  for (int w = 0; w < kThreads / kWarp; ++w) value = larger(value, warps[w]);
+  __syncthreads();
+  return value;
+}
+template <int kThreads>
+__device__ inline std::int64_t min_of_block(std::int64_t number) {
+  TROUPE_SHARED(std::int64_t, warps, [kThreads / kWarp]);
+  for (int other = 16; other > 0; other /= 2) {
+    const std::int64_t theirs = __shfl_xor_sync(kAllLanes, number, other);
+    number = theirs < number ? theirs : number;
+  }
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = number;
+  __syncthreads();
+  for (int w = 0; w < kThreads / kWarp; ++w) number = warps[w] < number ? warps[w] : number;
+  __syncthreads();
+  return number;
+}
+
 /// 64 sums of one warp: lane l has those of columns l and l + 32 (modulo 64). Their total, in every lane.
 __device__ inline float sum_of_64(float low, float high) {
   low += __shfl_xor_sync(kAllLanes, low, 16);

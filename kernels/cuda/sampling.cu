@@ -44,18 +44,10 @@ __device__ double running_sums(const Draw& draw) {
 
 /// The first block whose running sum exceeds the mark, the last one if none does; in every thread.
 __device__ std::int64_t block_of(const Draw& draw, double mark) {
-  TROUPE_SHARED(std::int64_t, warps, [kRowThreads / kWarp]);
   std::int64_t found = draw.blocks - 1;
   for (std::int64_t b = threadIdx.x; b < found; b += kRowThreads)
     if (draw.before[b] > mark) found = b;
-  for (int other = 16; other > 0; other /= 2) {
-    const std::int64_t theirs = __shfl_xor_sync(kAllLanes, found, other);
-    found = theirs < found ? theirs : found;
-  }
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = found;
-  __syncthreads();
-  for (int w = 0; w < kRowThreads / kWarp; ++w) found = warps[w] < found ? warps[w] : found;
-  return found;
+  return min_of_block<kRowThreads>(found);
 }
 
 __device__ std::int32_t id_of(const Draw& draw, std::int64_t block, double mark) {

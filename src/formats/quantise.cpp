@@ -65,8 +65,8 @@ std::uint8_t float_to_e2m1(float x) {
 
 Quantised quantise_fp8(std::span<const float> values, std::int64_t out, std::int64_t in) {
   TROUPE_CHECK(static_cast<std::int64_t>(values.size()) == out * in, "a value per element");
-  const std::int64_t row_blocks = (out + kFp8Block - 1) / kFp8Block, col_blocks = (in + kFp8Block - 1) / kFp8Block;
-  std::vector<float> scales(static_cast<std::size_t>(row_blocks * col_blocks), 0);
+  const std::int64_t col_blocks = fp8_blocks(in);
+  std::vector<float> scales(static_cast<std::size_t>(fp8_blocks(out) * col_blocks), 0);
   const auto scale_of = [&](std::int64_t row, std::int64_t col) -> float& {
     return scales[static_cast<std::size_t>(row / kFp8Block * col_blocks + col / kFp8Block)];
   };

@@ -48,9 +48,8 @@ Status dequantise_fp8(const TensorView& weight, const TensorView& scale, std::sp
       weight.elements() != static_cast<std::int64_t>(out.size()))
     return wrong(weight, "F8_E4M3 with " + std::to_string(out.size()) + " elements in two dimensions");
   const std::int64_t cols = weight.shape[1];
-  const std::int64_t row_blocks = (weight.shape[0] + kFp8Block - 1) / kFp8Block;
-  const std::int64_t col_blocks = (cols + kFp8Block - 1) / kFp8Block;
-  const std::vector<std::int64_t> blocks{row_blocks, col_blocks};
+  const std::int64_t col_blocks = fp8_blocks(cols);
+  const std::vector<std::int64_t> blocks{fp8_blocks(weight.shape[0]), col_blocks};
   const bool is_float = scale.dtype == DType::kF32;
   if ((!is_float && scale.dtype != DType::kF8E8M0 && scale.dtype != DType::kU8) ||
       scale.shape != blocks)

@@ -13,6 +13,7 @@
 namespace troupe::formats {
 
 inline constexpr std::int64_t kFp8Block = 128;  ///< Rows and columns that share a scale.
+[[nodiscard]] constexpr std::int64_t fp8_blocks(std::int64_t n) { return (n + kFp8Block - 1) / kFp8Block; }
 inline constexpr std::int64_t kFp4Group = 32;   ///< Columns that share a scale.
 
 /// OCP FP8 E4M3 without infinities, E8M0 (2^(byte - 127)) and FP4 E2M1 (low four bits).

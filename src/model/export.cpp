@@ -63,27 +63,6 @@ bool in_eight_bits(Role role) {
   }
 }
 
-/// The tensors of a file, and the memory of those that are not the parameters' own.
-struct Stored {
-  std::vector<formats::TensorView> tensors;
-  std::deque<std::vector<std::byte>> memory;
-  nlohmann::json in_more_bits = nlohmann::json::array();  ///< Modules that an export in 8 bits leaves as they are.
-
-  std::span<const std::byte> keep(std::vector<std::byte> bytes) { return memory.emplace_back(std::move(bytes)); }
-
-  void add_in_eight_bits(const StoredTensor& part, std::span<const float> values) {
-    formats::Quantised small = formats::quantise_fp8(values, part.shape[0], part.shape[1]);
-    const auto blocks = [](std::int64_t n) { return (n + formats::kFp8Block - 1) / formats::kFp8Block; };
-    tensors.push_back({part.name, formats::DType::kF8E4M3, part.shape, keep(std::move(small.codes))});
-    tensors.push_back({part.name + "_scale_inv", formats::DType::kF32, {blocks(part.shape[0]), blocks(part.shape[1])}, keep(std::move(small.scales))});
-  }
-
-  void leave(const StoredTensor& part) {
-    constexpr std::string_view kWeight = ".weight";
-    if (part.shape.size() == 2 && part.name.ends_with(kWeight)) in_more_bits.push_back(part.name.substr(0, part.name.size() - kWeight.size()));
-  }
-};
-
 std::vector<std::byte> converted_bytes(formats::DType dtype, std::span<const float> values) {
   std::vector<std::byte> bytes(values.size() * formats::element_bytes(dtype));
   if (dtype != formats::DType::kI32) {
@@ -96,6 +75,27 @@ std::vector<std::byte> converted_bytes(formats::DType dtype, std::span<const flo
   }
   return bytes;
 }
+
+/// The tensors of a file, and the memory of those that are not the parameters' own.
+struct Stored {
+  std::vector<formats::TensorView> tensors;
+  std::deque<std::vector<std::byte>> memory;
+  nlohmann::json in_more_bits = nlohmann::json::array();  ///< Modules that an export in 8 bits leaves as they are.
+
+  std::span<const std::byte> keep(std::vector<std::byte> bytes) { return memory.emplace_back(std::move(bytes)); }
+
+  void add_in_eight_bits(const StoredTensor& part, std::span<const float> values) {
+    formats::Quantised small = formats::quantise_fp8(values, part.shape[0], part.shape[1]);
+    tensors.push_back({part.name, formats::DType::kF8E4M3, part.shape, keep(std::move(small.codes))});
+    tensors.push_back({part.name + "_scale_inv", formats::DType::kF32, {formats::fp8_blocks(part.shape[0]), formats::fp8_blocks(part.shape[1])}, keep(std::move(small.scales))});
+  }
+
+  void add(const StoredTensor& part, formats::DType dtype, std::span<const float> values) {
+    constexpr std::string_view kWeight = ".weight";
+    tensors.push_back({part.name, dtype, part.shape, dtype == formats::DType::kF32 ? std::as_bytes(values) : keep(converted_bytes(dtype, values))});
+    if (part.shape.size() == 2 && part.name.ends_with(kWeight)) in_more_bits.push_back(part.name.substr(0, part.name.size() - kWeight.size()));
+  }
+};
 
 nlohmann::json generation_config(const ModelSpec& spec) {
   nlohmann::json json = {{"_from_model_config", false}};
@@ -117,19 +117,12 @@ Status export_model(const Model& model, const fs::path& folder, const ExportOpti
   for (std::size_t i = 0; i < table.size(); ++i) {
     const formats::DType stored = stored_as(table[i].role, dtype);
     const std::span<const float> values = tensor::floats(model.parameters()[i].value);
-    std::span<const std::byte> bytes = std::as_bytes(values);
-    if (stored != formats::DType::kF32) bytes = file.keep(converted_bytes(stored, values));
-    const std::size_t width = formats::element_bytes(stored);
     for (const StoredTensor& part : table[i].stored) {
       std::size_t elements = 1;
       for (const std::int64_t n : part.shape) elements *= static_cast<std::size_t>(n);
-      if (float8 && in_eight_bits(table[i].role) && part.shape.size() == 2) {
-        file.add_in_eight_bits(part, values.subspan(static_cast<std::size_t>(part.offset), elements));
-        continue;
-      }
-      file.leave(part);
-      file.tensors.push_back({part.name, stored, part.shape,
-                         bytes.subspan(static_cast<std::size_t>(part.offset) * width, elements * width)});
+      const auto own = values.subspan(static_cast<std::size_t>(part.offset), elements);
+      if (float8 && in_eight_bits(table[i].role) && part.shape.size() == 2) file.add_in_eight_bits(part, own);
+      else file.add(part, stored, own);
     }
   }
   TROUPE_TRY_STATUS(formats::write_safetensors_folder(folder, file.tensors, options.shard_max));

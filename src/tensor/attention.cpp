@@ -61,10 +61,7 @@ at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double s
 }
 
 /// Segments in the order the backward kernel wants: those that share rows side by side, the owner of the rows first.
-std::vector<RowSegment> by_shared_rows(std::span<const std::int64_t> numbers) {
-  std::vector<RowSegment> segments;
-  for (std::size_t i = 0; i + 3 < numbers.size(); i += 4)
-    segments.push_back({numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]});
+std::vector<RowSegment> by_shared_rows(std::vector<RowSegment> segments) {
   std::stable_sort(segments.begin(), segments.end(), [](const RowSegment& a, const RowSegment& b) {
     const auto first_key = [](const RowSegment& s) { return s.prefix_end > s.prefix_begin ? s.prefix_begin : s.begin; };
     return first_key(a) < first_key(b);
@@ -78,9 +75,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     at::Tensor lse;
     at::Tensor out = attend_rows(qkv, layout, scale, segments, precision, &lse);
     ctx->save_for_backward({qkv, out, lse});
-    std::vector<std::int64_t> numbers;
-    for (const RowSegment& s : segments) numbers.insert(numbers.end(), {s.begin, s.end, s.prefix_begin, s.prefix_end});
-    ctx->saved_data["segments"] = std::move(numbers);
+    ctx->saved_data["segments"] = numbers_of(segments);
     ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.heads, layout.kv_heads, layout.head_dim, static_cast<std::int64_t>(precision)};
     ctx->saved_data["scale"] = scale;
     return out;
@@ -91,7 +86,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const auto sizes = ctx->saved_data["layout"].toIntVector();
     const HeadLayout layout{sizes[0], sizes[1], sizes[2]};
     const Columns columns(layout);
-    const std::vector<RowSegment> segments = by_shared_rows(ctx->saved_data["segments"].toIntVector());
+    const std::vector<RowSegment> segments = by_shared_rows(segments_of(ctx->saved_data["segments"].toIntVector()));
     const at::Tensor dout = gradients[0].contiguous();
     at::Tensor dqkv = at::zeros_like(saved[0]);
     const float* rows = saved[0].data_ptr<float>();
@@ -122,6 +117,19 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 };
 
 }  // namespace
+
+std::vector<std::int64_t> numbers_of(std::span<const RowSegment> segments) {
+  std::vector<std::int64_t> numbers;
+  for (const RowSegment& s : segments) numbers.insert(numbers.end(), {s.begin, s.end, s.prefix_begin, s.prefix_end});
+  return numbers;
+}
+
+std::vector<RowSegment> segments_of(std::span<const std::int64_t> numbers) {
+  std::vector<RowSegment> segments;
+  for (std::size_t i = 0; i + 3 < numbers.size(); i += 4)
+    segments.push_back({numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]});
+  return segments;
+}
 
 at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
                      std::span<const RowSegment> segments, kernels::Precision precision) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/attention.h"
 #include "tensor/ops.h"
@@ -20,6 +21,10 @@ struct RowSegment {
   std::int64_t prefix_begin = 0;
   std::int64_t prefix_end = 0;
 };
+
+/// Segments as numbers that a graph can keep, and back.
+[[nodiscard]] std::vector<std::int64_t> numbers_of(std::span<const RowSegment> segments);
+[[nodiscard]] std::vector<RowSegment> segments_of(std::span<const std::int64_t> numbers);
 
 /// Shapes: qkv [T, layout.row()], result [T, heads * head_dim]. Segments cover every row once. `precision`: of the
 /// operands of its products, forward and backward.

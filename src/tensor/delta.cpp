@@ -161,19 +161,16 @@ struct DeltaFunction : torch::autograd::Function<DeltaFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
                             const DeltaLayout& layout, std::span<const RowSegment> segments, DeltaForm form) {
     ctx->save_for_backward({qkv, decay, beta});
-    std::vector<std::int64_t> numbers{layout.key_heads, layout.value_heads, layout.key_dim, layout.value_dim};
-    for (const RowSegment& s : segments) numbers.insert(numbers.end(), {s.begin, s.end, s.prefix_begin, s.prefix_end});
-    ctx->saved_data["numbers"] = std::move(numbers);
+    ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.key_heads, layout.value_heads, layout.key_dim, layout.value_dim};
+    ctx->saved_data["segments"] = numbers_of(segments);
     return delta_values(qkv, decay, beta, layout, segments, form);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    const auto numbers = ctx->saved_data["numbers"].toIntVector();
-    const DeltaLayout layout{numbers[0], numbers[1], numbers[2], numbers[3]};
-    std::vector<RowSegment> segments;
-    for (std::size_t i = 4; i + 3 < numbers.size(); i += 4)
-      segments.push_back({numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]});
+    const auto sizes = ctx->saved_data["layout"].toIntVector();
+    const DeltaLayout layout{sizes[0], sizes[1], sizes[2], sizes[3]};
+    const std::vector<RowSegment> segments = segments_of(ctx->saved_data["segments"].toIntVector());
     const at::Tensor dqkv = at::empty_like(saved[0]), ddecay = at::empty_like(saved[1]), dbeta = at::empty_like(saved[2]);
     DeltaBatch(saved[0], saved[1], saved[2], layout, pieces_of(segments))
         .backward(gradients[0].contiguous(), dqkv, ddecay, dbeta);
