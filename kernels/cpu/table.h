@@ -196,8 +196,12 @@ inline std::int64_t listed_scratch_floats(const ListedShape& s, std::int64_t key
 }
 
 /// The matrix products of one precision.
+/// block_numbers where nothing is known of the caches: 384 KiB of float32, below half of most second-level caches.
+inline constexpr std::int64_t kBlockNumbers = 96 << 10;
+
 struct ProductTable {
-  std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  std::int64_t tile_rows;      ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  std::int64_t block_numbers;  ///< Of x, packed at a time: they stay in the second-level cache.
   /// Up to 16 rows of k floats as a panel; the rows that lack are 0.
   void (*pack_panel)(const float* const* rows, std::int64_t count, std::int64_t k, float* panel);
   /// Columns [column, column + cols) of up to 32 rows as that part of a panel; the columns that lack are 0.
