@@ -131,7 +131,8 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
   whole.block_rows = std::max(isa.tile_rows, isa.block_numbers / k / isa.tile_rows * isa.tile_rows);
   auto run = [&](MatmulPart part) {
     const std::int64_t rows = std::min(part.block_rows, part.m) + kLanes;  // tiles may be filled up
-    part.scratch = scratch(Scratch::kRows, rows * padded(part.k));
+    const std::int64_t pieces = kPieceRows * (part.k + 3 * kPiecePanels * kLanes);
+    part.scratch = scratch(Scratch::kRows, std::max(rows * padded(part.k), part.k > kLongK ? pieces : 0));
     isa.matmul(part);
   };
   // Reading a weight counts too: with few rows it is what takes the time.

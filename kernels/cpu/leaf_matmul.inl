@@ -1,17 +1,6 @@
 // Rows of x times panels of packed weights, and columns of dy times panels of x. Included inside the namespace of one
 // instruction set.
 
-/// Rows [0, m) of x as tiles of `tile_rows`, each [k][rows of the tile].
-TROUPE_INLINE void pack_rows(const float* x, std::int64_t ldx, std::int64_t m, std::int64_t k, std::int64_t tile_rows,
-                             float* packed) {
-  for (std::int64_t begin = 0; begin < m; begin += tile_rows) {
-    const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
-    const float* block = x + begin * ldx;
-    transpose_rows([block, ldx](int i) { return block + i * ldx; }, rows, k, packed, rows);
-    packed += rows * k;
-  }
-}
-
 /// All of the part's panels for a block of packed rows. Panels are the outer loop: a pair of them stays in cache while
 /// every tile of the block passes over it. The first tiles ask for the next pair, so that memory works while they do.
 TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, std::int64_t m, std::int64_t tile_rows,
@@ -26,7 +15,7 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
     for (std::int64_t begin = 0; begin < m; begin += tile_rows, ++ahead) {
       const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
       const bool asks = ahead < panel + 2 * width && ahead < part.panel_end;
-      const float* asked = asks ? part.panels + ahead * part.k * 16 : b[0];
+      const float* asked = asks ? part.panels + ahead * part.k * 16 : nullptr;
       pick_tile<Order::kQuarters>(rows,
                                   width)({a, b, part.bounds, y + begin * part.ldy + panel * 16, part.ldy, cols, asked});
       a += rows * part.k;
@@ -38,6 +27,12 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
 void matmul_part(const MatmulPart& part) {
   if (part.m == 1) {
     multiply_block(part, part.x, 1, 1, part.y);  // one row is its own packed form
+    return;
+  }
+  if (part.k > kLongK && part.m > part.block_rows) {
+    const std::int64_t turns = (part.m + kPieceRows - 1) / kPieceRows;
+    for (std::int64_t i = 0; i < turns; ++i)
+      multiply_long(part, part.m * i / turns, part.m * (i + 1) / turns - part.m * i / turns);
     return;
   }
   for (std::int64_t begin = 0; begin < part.m; begin += part.block_rows) {

@@ -79,7 +79,7 @@ struct Tile {
   const std::int64_t* bounds;  ///< Of one chain, or of four.
   float* c;
   std::int64_t ldc, cols;
-  const float* ahead;  ///< kQuarters: the panel to ask for on the way.
+  const float* ahead;  ///< kQuarters: a panel to ask for on the way, or null.
 };
 
 template <Order kOrder, int kRows, int kVectors>
@@ -99,9 +99,8 @@ void chain_tile(const Tile& t) {
   write_tile(sums, t.c, t.ldc, t.cols);
 }
 
-template <int kRows, int kVectors>
-void quarters_tile(const Tile& t) {
-  constexpr bool kAhead = kVectors < kWideTileVectors;  // a wide tile is the only one of its panels
+template <bool kAhead, int kRows, int kVectors>
+TROUPE_INLINE void quarters_tile_as(const Tile& t) {
   alignas(64) float left[kRows][kVectors][16];
   alignas(64) float right[kRows][kVectors][16];
   const std::int64_t* k = t.bounds;
@@ -127,9 +126,17 @@ void quarters_tile(const Tile& t) {
   write_tile(sums, t.c, t.ldc, t.cols);
 }
 
+template <int kRows, int kVectors>
+void quarters_tile(const Tile& t) {
+  if constexpr (kVectors < kWideTileVectors) {  // a wide tile is the only one of its panels
+    if (t.ahead != nullptr) return quarters_tile_as<true, kRows, kVectors>(t);
+  }
+  quarters_tile_as<false, kRows, kVectors>(t);
+}
+
 using TileFn = void (*)(const Tile&);
 
-/// The tile function for 1 <= rows <= kTileRows and 1, 2 or 4 vectors, as far as registers allow; else null.
+/// The tile function for 1 <= rows <= kTileRows and as many vectors as tile_width gives; else null.
 template <Order kOrder, int kVectors, int kRows, int kMaxRows>
 TROUPE_INLINE TileFn pick_rows(std::int64_t rows) {
   if (rows == kRows) {
@@ -144,6 +151,7 @@ TROUPE_INLINE TileFn pick_tile(std::int64_t rows, std::int64_t vectors) {
   if (vectors == kWideTileVectors) return pick_rows<kOrder, kWideTileVectors, 1, kWideTileRows>(rows);
   if constexpr (kTileVectors > 1) {
     if (vectors == kTileVectors) return pick_rows<kOrder, kTileVectors, 1, kTileRows>(rows);
+    if (vectors == 2) return pick_rows<kOrder, 2, 1, kTileRows>(rows);
   }
   return pick_rows<kOrder, 1, 1, kTileRows>(rows);
 }
@@ -151,7 +159,8 @@ TROUPE_INLINE TileFn pick_tile(std::int64_t rows, std::int64_t vectors) {
 /// Vectors a tile of `rows` rows should be wide when `left` of them remain: the widest that registers and `left` allow.
 TROUPE_INLINE std::int64_t tile_width(std::int64_t rows, std::int64_t left) {
   if (rows <= kWideTileRows && left >= kWideTileVectors) return kWideTileVectors;
-  return left >= kTileVectors ? kTileVectors : 1;
+  if (left >= kTileVectors) return kTileVectors;
+  return kTileVectors > 1 && left >= 2 ? 2 : 1;
 }
 
 /// c[i][j] = (c[i][j] +) sum over rows t in [begin, end) of the runs' concatenation of a[i * a_row + t * a_step]
@@ -218,10 +227,10 @@ TROUPE_INLINE void combine(std::int64_t rows, const float* a, std::int64_t a_row
     CombineFn tile = nullptr;
     if (width == kWideTileVectors) {
       tile = pick_combine_rows<kWideTileVectors, 1, kWideTileRows>(rows);
-    } else if (width == 1) {
-      tile = pick_combine_rows<1, 1, 6>(rows);
-    } else {
+    } else if (width == kTileVectors) {
       tile = pick_combine_rows<kTileVectors, 1, 6>(rows);
+    } else {
+      tile = width == 2 ? pick_combine_rows<2, 1, 6>(rows) : pick_combine_rows<1, 1, 6>(rows);
     }
     tile(a, a_row, a_step, runs, begin, end, column, c + column, ldc, add_to_c);
     column += 16 * width;
