@@ -57,28 +57,23 @@ TROUPE_INLINE void pack_gradient_tiles(const GradientPart& part, std::int64_t be
   }
 }
 
-/// A tile of dy stays in the first-level cache while all panels of x pass.
-TROUPE_INLINE void multiply_gradient_tile(const GradientPart& part, const float* packed, std::int64_t begin,
-                                          std::int64_t rows) {
+void gradient_part(const GradientPart& part) {
   const std::int64_t bounds[] = {0, part.rows};
   const std::int64_t panels = (part.k + 15) / 16;
-  float* to = part.dw + begin * part.k;
-  for (std::int64_t panel = 0; panel < panels;) {
-    const std::int64_t width = tile_width(rows, panels - panel);
-    const float* b[kWideTileVectors];
-    for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.rows * 16;
-    const TileFn tile = part.add ? pick_tile<Order::kAdded>(rows, width) : pick_tile<Order::kChain>(rows, width);
-    tile({packed, b, bounds, to + panel * 16, part.k, part.k - panel * 16, nullptr});
-    panel += width;
-  }
-}
-
-void gradient_part(const GradientPart& part) {
   for (std::int64_t group = part.begin; group < part.end; group += kGradientColumns) {
     const std::int64_t end = part.end - group < kGradientColumns ? part.end : group + kGradientColumns;
     pack_gradient_tiles(part, group, end, part.scratch);
-    for (std::int64_t i = group; i < end; i += kTileRows)
-      multiply_gradient_tile(part, part.scratch + (i - group) * part.rows, i,
-                             end - i < kTileRows ? end - i : kTileRows);
+    for (std::int64_t panel = 0; panel < panels;) {  // a pair of panels stays in the first-level cache
+      const std::int64_t width = tile_width(kTileRows, panels - panel);
+      const float* b[kWideTileVectors];
+      for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.rows * 16;
+      for (std::int64_t i = group; i < end; i += kTileRows) {
+        const std::int64_t rows = end - i < kTileRows ? end - i : kTileRows;
+        const TileFn tile = part.add ? pick_tile<Order::kAdded>(rows, width) : pick_tile<Order::kChain>(rows, width);
+        tile({part.scratch + (i - group) * part.rows, b, bounds, part.dw + i * part.k + panel * 16, part.k,
+              part.k - panel * 16, nullptr});
+      }
+      panel += width;
+    }
   }
 }

@@ -96,7 +96,6 @@ TROUPE_INLINE PieceTileFn pick_piece_rows(std::int64_t rows) {
 TROUPE_INLINE PieceTileFn pick_piece(std::int64_t rows, std::int64_t vectors) {
   if constexpr (kTileVectors > 1) {
     if (vectors == kTileVectors) return pick_piece_rows<kTileVectors, 1>(rows);
-    if (vectors == 2) return pick_piece_rows<2, 1>(rows);
   }
   return pick_piece_rows<1, 1>(rows);
 }
@@ -107,8 +106,7 @@ TROUPE_INLINE void multiply_piece(const MatmulPart& part, const ChainPiece& piec
   const std::int64_t apart = m * (end - begin) * 16;
   const float* panels = part.panels + piece.begin * 16;
   for (std::int64_t panel = begin; panel < end;) {
-    const std::int64_t left = end - panel;
-    const std::int64_t width = left >= kTileVectors ? kTileVectors : (kTileVectors > 1 && left >= 2 ? 2 : 1);
+    const std::int64_t width = end - panel >= kTileVectors ? kTileVectors : 1;
     const float* b[kTileVectors];
     for (std::int64_t j = 0; j < width; ++j) b[j] = panels + (panel + j) * part.k * 16;
     const float* a = part.scratch + m * piece.begin;

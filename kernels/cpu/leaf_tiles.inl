@@ -136,7 +136,7 @@ void quarters_tile(const Tile& t) {
 
 using TileFn = void (*)(const Tile&);
 
-/// The tile function for 1 <= rows <= kTileRows and as many vectors as tile_width gives; else null.
+/// The tile function for 1 <= rows <= kTileRows and 1, 2 or 4 vectors, as far as registers allow; else null.
 template <Order kOrder, int kVectors, int kRows, int kMaxRows>
 TROUPE_INLINE TileFn pick_rows(std::int64_t rows) {
   if (rows == kRows) {
@@ -151,7 +151,6 @@ TROUPE_INLINE TileFn pick_tile(std::int64_t rows, std::int64_t vectors) {
   if (vectors == kWideTileVectors) return pick_rows<kOrder, kWideTileVectors, 1, kWideTileRows>(rows);
   if constexpr (kTileVectors > 1) {
     if (vectors == kTileVectors) return pick_rows<kOrder, kTileVectors, 1, kTileRows>(rows);
-    if (vectors == 2) return pick_rows<kOrder, 2, 1, kTileRows>(rows);
   }
   return pick_rows<kOrder, 1, 1, kTileRows>(rows);
 }
@@ -159,8 +158,7 @@ TROUPE_INLINE TileFn pick_tile(std::int64_t rows, std::int64_t vectors) {
 /// Vectors a tile of `rows` rows should be wide when `left` of them remain: the widest that registers and `left` allow.
 TROUPE_INLINE std::int64_t tile_width(std::int64_t rows, std::int64_t left) {
   if (rows <= kWideTileRows && left >= kWideTileVectors) return kWideTileVectors;
-  if (left >= kTileVectors) return kTileVectors;
-  return kTileVectors > 1 && left >= 2 ? 2 : 1;
+  return left >= kTileVectors ? kTileVectors : 1;
 }
 
 /// c[i][j] = (c[i][j] +) sum over rows t in [begin, end) of the runs' concatenation of a[i * a_row + t * a_step]
@@ -227,10 +225,10 @@ TROUPE_INLINE void combine(std::int64_t rows, const float* a, std::int64_t a_row
     CombineFn tile = nullptr;
     if (width == kWideTileVectors) {
       tile = pick_combine_rows<kWideTileVectors, 1, kWideTileRows>(rows);
-    } else if (width == kTileVectors) {
-      tile = pick_combine_rows<kTileVectors, 1, 6>(rows);
+    } else if (width == 1) {
+      tile = pick_combine_rows<1, 1, 6>(rows);
     } else {
-      tile = width == 2 ? pick_combine_rows<2, 1, 6>(rows) : pick_combine_rows<1, 1, 6>(rows);
+      tile = pick_combine_rows<kTileVectors, 1, 6>(rows);
     }
     tile(a, a_row, a_step, runs, begin, end, column, c + column, ldc, add_to_c);
     column += 16 * width;

@@ -11,10 +11,9 @@ namespace troupe::kernels::avx512 {
 
 #define TROUPE_INLINE static inline __attribute__((always_inline))
 
-/// Register tiles: 32 registers hold 24 sums, 4 columns of B and a broadcast. 8 x 3 takes 11 loads for its 24 products,
-/// 12 x 2 takes 14: on a core whose other thread is busy that is up to 14 % of the time.
-inline constexpr int kTileRows = 8;  ///< Rows of a tall tile, 3 vectors wide.
-inline constexpr int kTileVectors = 3;
+/// Register tiles: 32 registers hold 24 sums, 4 columns of B and a broadcast. (8 x 3 loads less, and is 2 to 4 % slower.)
+inline constexpr int kTileRows = 12;  ///< Rows of a tall tile, 2 vectors wide.
+inline constexpr int kTileVectors = 2;
 inline constexpr int kWideTileRows = 6;  ///< Rows of a wide tile, 4 vectors wide: one row still has 4 chains in flight.
 inline constexpr int kWideTileVectors = 4;
 inline constexpr int kPairRows = 6;  ///< A tile of bfloat16 has two sums for each of its elements.
