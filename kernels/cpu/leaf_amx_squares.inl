@@ -6,7 +6,7 @@
 // must not wait: the sums of a chain are stored among the first products of the next one, and what becomes of them is
 // computed among those that follow.
 
-inline constexpr std::int64_t kPieceBlocks = 18;  ///< Of two panels, 36 KB.
+inline constexpr std::int64_t kPieceBlocks = 16;  ///< Of two panels, 32 KB.
 inline constexpr std::int64_t kSquareFloats = 1024;
 
 /// What becomes of the sums of a piece of K. S0 to S3: of its chains; left, right: of this square, in memory.
