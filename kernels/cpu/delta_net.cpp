@@ -62,17 +62,23 @@ void delta_rule(const DeltaRule& a) {
   check_heads(a.key_heads, a.value_heads);
   const std::int64_t floats = delta_scratch_floats(a.key_dim);
   run_tasks(static_cast<std::size_t>(a.value_heads), threads_for(operations_of(a, 7)), [&](std::size_t head) {
-    table().delta({&a, static_cast<std::int64_t>(head), scratch(Scratch::kTask, floats)});
+    table().delta({&a, static_cast<std::int64_t>(head), 1, scratch(Scratch::kTask, floats)});
   });
 }
 
 void delta_rule_chunked(const DeltaRule* sequences, std::int64_t count) {
   double operations = 0;
-  for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 12);
-  run_heads(sequences, count, operations, [](const DeltaRule& a) { return a.value_heads; },
-            [](const DeltaRule& a, std::int64_t head) {
-              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 2);
-              table().delta_chunks({&a, head, scratch(Scratch::kTask, floats)});
+  std::int64_t key_heads = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    operations += operations_of(sequences[i], 12);
+    key_heads += sequences[i].key_heads;
+  }
+  const bool enough = key_heads >= threads_for(operations);  // else a value head each
+  const auto together = [enough](const DeltaRule& a) { return enough ? a.value_heads / a.key_heads : 1; };
+  run_heads(sequences, count, operations, [&](const DeltaRule& a) { return a.value_heads / together(a); },
+            [&](const DeltaRule& a, std::int64_t i) {
+              const std::int64_t heads = together(a), floats = delta_chunk_floats(a.key_dim, a.value_dim, heads, 0);
+              table().delta_chunks({&a, i * heads, heads, scratch(Scratch::kTask, floats)});
             });
 }
 
@@ -80,10 +86,11 @@ void delta_rule_backward(const DeltaRuleGrad* sequences, std::int64_t count) {
   double operations = 0;
   for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 40);
   run_heads(sequences, count, operations, [](const DeltaRuleGrad& a) { return a.key_heads; },
-            [](const DeltaRuleGrad& a, std::int64_t head) {
+            [](const DeltaRuleGrad& a, std::int64_t key_head) {
               const std::int64_t chunks = (a.rows + kDeltaChunk - 1) / kDeltaChunk;
-              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 1 + chunks);
-              table().delta_grad({&a, head, scratch(Scratch::kTask, floats)});
+              const std::int64_t heads = a.value_heads / a.key_heads;
+              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, heads * (chunks + 1), heads * chunks);
+              table().delta_grad({&a, key_head, scratch(Scratch::kTask, floats)});
             });
 }
 

@@ -171,11 +171,11 @@ inline std::int64_t pair_attention_grad_scratch_floats(const AttentionShape& s, 
 
 inline constexpr std::int64_t kDeltaRows = 64;  ///< Rows whose keys and queries are normalised at a time.
 
-/// One value head of a recurrence.
+/// Value heads of a recurrence: one, or in chunks some that share a key head.
 struct DeltaTask {
   const DeltaRule* rule;
-  std::int64_t head;
-  float* scratch;  ///< delta_scratch_floats(key_dim); in chunks: delta_chunk_floats(key_dim, value_dim, 2)
+  std::int64_t head, heads;
+  float* scratch;  ///< delta_scratch_floats(key_dim); in chunks: delta_chunk_floats(key_dim, value_dim, heads, heads)
 };
 inline std::int64_t delta_scratch_floats(std::int64_t key_dim) { return (2 * kDeltaRows + 64) * key_dim + 2 * kDeltaRows; }
 
@@ -183,12 +183,14 @@ inline std::int64_t delta_scratch_floats(std::int64_t key_dim) { return (2 * kDe
 struct DeltaGradTask {
   const DeltaRuleGrad* rule;
   std::int64_t key_head;
-  float* scratch;  ///< delta_chunk_floats(key_dim, value_dim, 1 + chunks)
+  float* scratch;  ///< delta_chunk_floats(key_dim, value_dim, heads (chunks + 1), heads chunks)
 };
-/// For `states` states and the matrices of a chunk, forward and backward; channels may be filled up by two vectors.
-inline std::int64_t delta_chunk_floats(std::int64_t key_dim, std::int64_t value_dim, std::int64_t states) {
+/// For `states` states, U of `chunks` chunks and the matrices of a chunk, forward and backward; channels may be filled
+/// up by two vectors.
+inline std::int64_t delta_chunk_floats(std::int64_t key_dim, std::int64_t value_dim, std::int64_t states,
+                                       std::int64_t chunks) {
   const std::int64_t k = key_dim + 2 * kLanes, v = value_dim + 2 * kLanes, c = kDeltaChunk + 2 * kLanes;
-  return 6 * c * k + 4 * c * v + 6 * c * c + c * k + c * v + k * v + 10 * c + states * k * v;
+  return 9 * c * k + 6 * c * v + 8 * c * c + k * v + 12 * c + states * k * v + chunks * c * v;
 }
 
 inline std::int64_t listed_scratch_floats(const ListedShape& s, std::int64_t keys) {
