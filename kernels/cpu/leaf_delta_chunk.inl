@@ -258,11 +258,11 @@ TROUPE_INLINE void news_of_chunk(DeltaChunk& c, const float* state) {
   solve<false>(c.n, c.ldc, c.padded, c.vp, c.u, c.ldv);
 }
 
-TROUPE_INLINE void pass_state_on(const DeltaChunk& c, float* state) {
+/// The state behind the chunk; `next` may be `state`.
+TROUPE_INLINE void pass_state_on(const DeltaChunk& c, const float* state, float* next) {
   const Vec last = set(c.last);
-  for (std::int64_t row = 0; row < c.kp; ++row)
-    for (std::int64_t i = row * c.ldv; i < row * c.ldv + c.vp; i += 16) store(state + i, mul(last, load(state + i)));
-  delta_product(c.kp, c.kd, 1, c.ldk, c.u, c.ldv, 0, c.padded, c.vp, state, c.ldv, true);
+  for (std::int64_t i = 0; i < c.state_floats(); i += 16) store(next + i, mul(last, load(state + i)));
+  delta_product(c.kp, c.kd, 1, c.ldk, c.u, c.ldv, 0, c.padded, c.vp, next, c.ldv, true);
 }
 
 /// out of a chunk; `state` is the one before it.
@@ -307,7 +307,7 @@ void delta_chunks(const DeltaTask& t) {
       read_values(c, a, t.head + i, begin, with_out);
       news_of_chunk(c, state);
       if (with_out) chunk_out(c, a, t.head + i, begin, state, rows);
-      pass_state_on(c, state);
+      pass_state_on(c, state, state);
     }
   }
   for (std::int64_t i = 0; i < t.heads; ++i)

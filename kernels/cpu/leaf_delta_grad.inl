@@ -139,8 +139,7 @@ TROUPE_INLINE void gradients_across(const DeltaChunk& c, DeltaGradChunk& g, cons
 /// dstate becomes the gradient of the state before the chunk.
 TROUPE_INLINE void pass_gradient_on(const DeltaChunk& c, const DeltaGradChunk& g, float* dstate) {
   const Vec last = set(c.last);
-  for (std::int64_t row = 0; row < c.kp; ++row)
-    for (std::int64_t i = row * c.ldv; i < row * c.ldv + c.vp; i += 16) store(dstate + i, mul(last, load(dstate + i)));
+  for (std::int64_t i = 0; i < c.state_floats(); i += 16) store(dstate + i, mul(last, load(dstate + i)));
   scale_rows(c.q, c.growth, c.padded, c.kp, c.ldk, g.by_tail);
   delta_product(c.kp, g.by_tail, 1, c.ldk, g.dout, c.ldv, 0, c.padded, c.vp, dstate, c.ldv, true);
   for (std::int64_t i = 0; i < c.padded; i += 16)
@@ -209,10 +208,7 @@ TROUPE_INLINE void keep_history(DeltaChunk& c, const DeltaRule& a, std::int64_t 
       c.u = history.u(chunk, i);
       read_values(c, a, key_head * history.heads + i, begin, false);
       news_of_chunk(c, state);
-      if (begin + kDeltaChunk >= a.rows) continue;
-      float* next = history.state(chunk + 1, i);
-      for (std::int64_t j = 0; j < c.state_floats(); j += 16) store(next + j, load(state + j));
-      pass_state_on(c, next);
+      if (begin + kDeltaChunk < a.rows) pass_state_on(c, state, history.state(chunk + 1, i));
     }
   }
 }
