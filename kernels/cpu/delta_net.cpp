@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/table.h"
-#include "kernels/pointwise.h"
 
 namespace troupe::kernels {
 namespace {
@@ -39,23 +38,24 @@ void run_heads(const Sequence* sequences, std::int64_t count, double operations,
   run_tasks(tasks.size(), threads_for(operations), [&](std::size_t i) { body(*tasks[i].sequence, tasks[i].head); });
 }
 
+/// A convolution or its gradient; `each`: what it keeps per tap.
+template <class Args>
+void run_channels(const Args& args, const CausalConv& a, std::int64_t each, void (*channels)(const ConvTask<Args>&)) {
+  TROUPE_CHECK(a.taps <= kConvTaps, "causal_conv: more than 32 taps");
+  const double operations = static_cast<double>(each * a.rows * a.channels * (a.taps + 32));
+  run_ranges(a.channels, kLanes, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
+    channels({&args, begin, end, scratch(Scratch::kTask, each * a.taps * kConvChannels)});
+  });
+}
+
 }  // namespace
 
 void causal_conv(const CausalConv& a) {
-  const double operations = static_cast<double>(a.rows * a.channels * (a.taps + 32));
-  run_ranges(a.rows, 1, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      float* y = a.y + t * a.channels;
-      for (std::int64_t c = 0; c < a.channels; ++c) y[c] = 0;
-      for (std::int64_t j = 0; j < a.taps; ++j) {
-        const std::int64_t source = t - a.taps + 1 + j;
-        if (source < 0 && a.history == nullptr) continue;
-        const float* x = source < 0 ? a.history + (source + a.taps - 1) * a.channels : a.x + source * a.channels;
-        for (std::int64_t c = 0; c < a.channels; ++c) y[c] += a.weight[c * a.taps + j] * x[c];
-      }
-      pointwise(Pointwise::kSilu, y, y, a.channels);
-    }
-  });
+  run_channels(a, a, 1, table().conv);
+}
+
+void causal_conv_backward(const CausalConvGrad& a) {
+  run_channels(a, a.forward, 3, table().conv_grad);
 }
 
 void delta_rule(const DeltaRule& a) {

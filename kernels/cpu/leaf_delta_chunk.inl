@@ -95,6 +95,17 @@ TROUPE_INLINE void pad_rows(const float* x, std::int64_t stride, std::int64_t ro
   clear(to + rows * ld, (padded - rows) * ld);
 }
 
+/// to[i..i+16) = values(i) for a row of the caller's, past the caches where its lines are whole: a write would first
+/// read them.
+template <class Values>
+TROUPE_INLINE void write_row(float* to, std::int64_t n, const Values& values) {
+  if (n % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 64 == 0) {
+    for (std::int64_t i = 0; i < n; i += 16) stream(to + i, values(i));
+  } else {
+    for (std::int64_t i = 0; i < n; i += 16) store(to + i, values(i), first(n - i));
+  }
+}
+
 /// y = x / sqrt(sum x^2 + 1e-6) * factor, the sum in 16 lanes; inverse = 1 / sqrt(...).
 TROUPE_INLINE void unit_vectors(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t n, float factor,
                                 float* y, std::int64_t ldy, float* inverse) {
@@ -273,9 +284,8 @@ TROUPE_INLINE void chunk_out(const DeltaChunk& c, const DeltaRule& a, std::int64
   for (std::int64_t i = 0; i < c.padded; i += 16)
     delta_product(16, c.p + i * c.ldc, c.ldc, 1, c.u, c.ldv, 0, i + 16, c.vp, rows + i * c.ldv, c.ldv, true);
   for (std::int64_t row = 0; row < c.rows; ++row) {
-    float* to = a.out + ((begin + row) * a.value_heads + head) * a.value_dim;
-    for (std::int64_t i = 0; i < a.value_dim; i += 16)
-      store(to + i, load(rows + row * c.ldv + i), first(a.value_dim - i));
+    write_row(a.out + ((begin + row) * a.value_heads + head) * a.value_dim, a.value_dim,
+              [&](std::int64_t i) __attribute__((always_inline)) { return load(rows + row * c.ldv + i); });
   }
 }
 
@@ -312,4 +322,5 @@ void delta_chunks(const DeltaTask& t) {
   }
   for (std::int64_t i = 0; i < t.heads; ++i)
     write_state(c, a, states + i * c.state_floats(), a.state + (t.head + i) * state_floats);
+  streams_end();
 }

@@ -152,8 +152,9 @@ TROUPE_INLINE void pass_gradient_on(const DeltaChunk& c, const DeltaGradChunk& g
 TROUPE_INLINE void unit_gradient(const float* y, const float* dy, float inverse, float factor, std::int64_t n,
                                  std::int64_t padded, float* dx) {
   const Vec dot = set(row_dot(y, dy, padded) / factor), f = set(factor), scale = set(inverse);
-  for (std::int64_t i = 0; i < n; i += 16)
-    store(dx + i, mul(scale, fnma(load(y + i), dot, mul(f, load(dy + i)))), first(n - i));
+  write_row(dx, n, [&](std::int64_t i) __attribute__((always_inline)) {
+    return mul(scale, fnma(load(y + i), dot, mul(f, load(dy + i))));
+  });
 }
 
 /// A chunk's gradients of queries and keys, into the caller's rows.
@@ -175,9 +176,9 @@ TROUPE_INLINE void write_value_gradients(const DeltaChunk& c, const DeltaGradChu
   const std::int64_t keys = a.key_heads * a.key_dim, row_floats = 2 * keys + a.value_heads * a.value_dim;
   float sum = g.dlast;
   for (std::int64_t row = c.rows - 1; row >= 0; --row) {
-    float* dv = a.dqkv + (begin + row) * row_floats + 2 * keys + head * a.value_dim;
-    for (std::int64_t i = 0; i < a.value_dim; i += 16)
-      store(dv + i, mul(set(c.beta[row]), load(g.dnews + row * c.ldv + i)), first(a.value_dim - i));
+    const Vec beta = set(c.beta[row]);
+    write_row(a.dqkv + (begin + row) * row_floats + 2 * keys + head * a.value_dim, a.value_dim,
+              [&](std::int64_t i) __attribute__((always_inline)) { return mul(beta, load(g.dnews + row * c.ldv + i)); });
     sum += g.dsums[row];
     a.ddecay[(begin + row) * a.value_heads + head] = sum;
     a.dbeta[(begin + row) * a.value_heads + head] = g.dbeta[row];
@@ -256,6 +257,7 @@ void delta_grad(const DeltaGradTask& t) {
     }
     write_key_gradients(c, g, a, t.key_head, begin);
   }
+  streams_end();
   if (a.dstate == nullptr) return;
   for (std::int64_t i = 0; i < heads; ++i)
     write_state(c, inputs, dstates + i * c.state_floats(), a.dstate + (first_head + i) * floats);
