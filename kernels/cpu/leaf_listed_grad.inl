@@ -12,6 +12,7 @@ struct ListedGradPass {
   float* keys;                       ///< [keys][kp]
   float *q, *dout;                   ///< [pairs][kp], [pairs][vp]
   float *p, *ds;                     ///< [kListedGradPairs][ld]
+  float* dq;                         ///< [kListedGradPairs][kp]
   float* packed;                     ///< [dim][6]
   float* rows;                       ///< [6][kp or vp]
 };
@@ -38,6 +39,7 @@ TROUPE_INLINE ListedGradPass place_listed_grad(const ListedGradBlock& b) {
   pass.dout = take(b.rows * pass.group * pass.vp);
   pass.p = take(kListedGradPairs * pass.ld);
   pass.ds = take(kListedGradPairs * pass.ld);
+  pass.dq = take(kListedGradPairs * pass.kp);
   pass.packed = take(kAttentionTileRows * widest + kLanes);
   pass.rows = take(kAttentionTileRows * widest);
   return pass;
@@ -65,6 +67,13 @@ TROUPE_INLINE void pack_listed(const ListedGradPass& pass) {
     copy_padded(b.q + head * s.key_dim, s.key_dim, pass.q + pair * pass.kp);
     copy_padded(b.dout + head * s.value_dim, s.value_dim, pass.dout + pair * pass.vp);
   }
+}
+
+/// Calls body(first, count) for blocks of `keys` keys that stay in the second-level cache while all pairs pass.
+template <class Body>
+TROUPE_INLINE void for_key_blocks(std::int64_t keys, const Body& body) {
+  constexpr std::int64_t kBlock = 256;
+  for (std::int64_t begin = 0; begin < keys; begin += kBlock) body(begin, keys - begin < kBlock ? keys - begin : kBlock);
 }
 
 /// Rows [0, pairs) of a, times the panels of `keys` keys.
@@ -138,23 +147,27 @@ TROUPE_INLINE void listed_pairs(const ListedGradPass& pass, std::int64_t begin, 
   };
   const std::int64_t low = begin_of(begin) / 16 * 16, keys = end_of(begin + pairs - 1) - low;
   const float *q = pass.q + begin * pass.kp, *dout = pass.dout + begin * pass.vp;
-  listed_products(pass, q, pass.kp, pairs, s.key_dim, s.scale, pass.key_panels + low * s.key_dim, keys, pass.p);
-  listed_products(pass, dout, pass.vp, pairs, s.value_dim, 1, pass.value_panels + low * s.value_dim, keys, pass.ds);
+  for_key_blocks(keys, [&](std::int64_t key, std::int64_t n) {
+    listed_products(pass, q, pass.kp, pairs, s.key_dim, s.scale, pass.key_panels + (low + key) * s.key_dim, n, pass.p + key);
+  });
+  for_key_blocks(keys, [&](std::int64_t key, std::int64_t n) {
+    listed_products(pass, dout, pass.vp, pairs, s.value_dim, 1, pass.value_panels + (low + key) * s.value_dim, n, pass.ds + key);
+  });
   for (std::int64_t i = 0; i < pairs; ++i) {
     const std::int64_t head = b.kv_head * pass.group + (begin + i) % pass.group;
     listed_slopes(s.scale, s.sinks == nullptr ? nullptr : s.sinks + head, begin_of(begin + i) - low, end_of(begin + i) - low,
                   keys, pass.p + i * pass.ld, pass.ds + i * pass.ld, b.dsinks + head);
   }
-  const RowRun run{pass.keys + low * pass.kp, pass.kp, keys};
-  for (std::int64_t i = 0; i < pairs; i += kAttentionTileRows) {
-    const std::int64_t n = pairs - i < kAttentionTileRows ? pairs - i : kAttentionTileRows;
-    combine(n, pass.ds + i * pass.ld, pass.ld, 1, &run, 0, keys, pass.kp, pass.rows, pass.kp, false);
-    for (std::int64_t j = 0; j < n; ++j) {
-      const std::int64_t pair = begin + i + j;
-      float* to = b.dq + (pair / pass.group * s.heads + b.kv_head * pass.group + pair % pass.group) * s.key_dim;
-      for (std::int64_t d = 0; d < s.key_dim; d += 16)
-        store(to + d, load(pass.rows + j * pass.kp + d), first(s.key_dim - d));
-    }
+  for_key_blocks(keys, [&](std::int64_t key, std::int64_t n) {
+    const RowRun run{pass.keys + (low + key) * pass.kp, pass.kp, n};
+    for (std::int64_t i = 0; i < pairs; i += kAttentionTileRows)
+      combine(pairs - i < kAttentionTileRows ? pairs - i : kAttentionTileRows, pass.ds + i * pass.ld + key, pass.ld, 1, &run,
+              0, n, pass.kp, pass.dq + i * pass.kp, pass.kp, key > 0);
+  });
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const std::int64_t pair = begin + i;
+    float* to = b.dq + (pair / pass.group * s.heads + b.kv_head * pass.group + pair % pass.group) * s.key_dim;
+    for (std::int64_t d = 0; d < s.key_dim; d += 16) store(to + d, load(pass.dq + i * pass.kp + d), first(s.key_dim - d));
   }
   add_to_listed(pass, b.keys + low, keys, pass.ds, q, pass.kp, pairs, b.kv_head * s.key_dim, s.key_dim);
   add_to_listed(pass, b.keys + low, keys, pass.p, dout, pass.vp, pairs, s.value_offset + b.kv_head * s.value_dim, s.value_dim);

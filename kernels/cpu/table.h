@@ -234,7 +234,7 @@ inline std::int64_t listed_scratch_floats(const ListedShape& s, std::int64_t key
 inline std::int64_t listed_grad_scratch_floats(const ListedShape& s, std::int64_t rows, std::int64_t keys) {
   const std::int64_t k = s.key_dim + kLanes, v = s.value_dim + kLanes, pairs = rows * s.heads / s.kv_heads;
   return (keys + kLanes) * (2 * k + v) + pairs * (k + v) + 2 * kListedGradPairs * padded_keys(keys) +
-         2 * kAttentionTileRows * (k + v) + 16 * kLanes;
+         (kListedGradPairs + 2 * kAttentionTileRows) * (k + v) + 16 * kLanes;
 }
 
 /// The matrix products of one precision.
