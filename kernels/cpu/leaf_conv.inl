@@ -1,8 +1,15 @@
 // The causal convolution and its gradient, a lane per channel. Included inside the namespace of one instruction set.
 // Threads own channels: every sum over rows belongs to one of them.
 
+inline constexpr int kUsualTaps = 4;  ///< Known to the compiler, loops over taps become shuffles and registers.
+
 /// weight[c][j] of `count` channels as taps side by side: to[j][c].
-TROUPE_INLINE void turn_taps(const float* weight, std::int64_t taps, std::int64_t count, float* to) {
+TROUPE_INLINE void turn_taps(const float* __restrict weight, std::int64_t taps, std::int64_t count, float* __restrict to) {
+  if (taps == kUsualTaps) {
+    for (std::int64_t c = 0; c < count; ++c)
+      for (std::int64_t j = 0; j < kUsualTaps; ++j) to[j * kConvChannels + c] = weight[c * kUsualTaps + j];
+    return;
+  }
   for (std::int64_t c = 0; c < count; ++c)
     for (std::int64_t j = 0; j < taps; ++j) to[j * kConvChannels + c] = weight[c * taps + j];
 }
@@ -19,6 +26,12 @@ TROUPE_INLINE void conv_sources(const CausalConv& a, std::int64_t t, std::int64_
 /// The sum before silu. Nothing is fused: the GPU's bits.
 TROUPE_INLINE Vec conv_sum(const float* const* source, const float* weight, std::int64_t taps, std::int64_t i, Mask m) {
   Vec sum = zero();
+  if (taps == kUsualTaps && source[0] != nullptr) {  // then all are there
+#pragma GCC unroll 4
+    for (std::int64_t j = 0; j < kUsualTaps; ++j)
+      sum = add(sum, mul(load(weight + j * kConvChannels + i), load(source[j] + i, m)));
+    return sum;
+  }
   for (std::int64_t j = 0; j < taps; ++j)
     if (source[j] != nullptr) sum = add(sum, mul(load(weight + j * kConvChannels + i), load(source[j] + i, m)));
   return sum;
