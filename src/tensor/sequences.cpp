@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/delta_net.h"
+#include "kernels/offload.h"
 #include "kernels/streams.h"
 #include "tensor/recorded.h"
 
@@ -118,7 +118,7 @@ at::Tensor conv_of_document(const at::Tensor& x, const at::Tensor& weight) {
   return at::silu(y);
 }
 
-at::Tensor conv_values(const at::Tensor& x, const at::Tensor& weight, const Segments& segments) {
+at::Tensor conv_values(const at::Tensor& x, const at::Tensor& weight, const Segments& segments, Where where) {
   at::Tensor y = at::empty_like(x);
   const std::int64_t channels = x.size(1);
   const std::int64_t taps = weight.size(2);
@@ -129,8 +129,8 @@ at::Tensor conv_values(const at::Tensor& x, const at::Tensor& weight, const Segm
     const std::int64_t known = std::min(taps - 1, prefix_rows(s));
     std::copy_n(rows + (s.prefix_end - known) * channels, known * channels,
                 history.data() + (taps - 1 - known) * channels);
-    kernels::causal_conv({rows + s.begin * channels, history.data(), weight.data_ptr<float>(),
-                          y.data_ptr<float>() + s.begin * channels, own_rows(s), channels, taps});
+    done(kernels::run(where, kernels::CausalConv{rows + s.begin * channels, history.data(), weight.data_ptr<float>(),
+                                                 y.data_ptr<float>() + s.begin * channels, own_rows(s), channels, taps}));
   }
   return y;
 }
@@ -224,9 +224,10 @@ at::Tensor listed_attention(const at::Tensor& q, const at::Tensor& kv, const at:
                   });
 }
 
-at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, std::span<const RowSegment> segments) {
+at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, std::span<const RowSegment> segments,
+                       Where where) {
   const Segments kept(segments.begin(), segments.end());
-  return recorded(conv_values(x, weight, kept), {x, weight}, [kept](auto in) {
+  return recorded(conv_values(x, weight, kept, where), {x, weight}, [kept](auto in) {
     return by_document(kept, [&](const RowSegment& s) { return conv_of_document(document(in[0], s), in[1]); });
   });
 }
