@@ -72,7 +72,7 @@ TEST_P(CudaModel, TrainsWithTheBitsOfTheCpu) {
   Model model = golden_model(GetParam());
   const Batch batch = mixed_batch();
   const Computed cpu = compute(model, batch);
-  EXPECT_NEAR(cpu.loss, std::log(150.0), 3) << "a loss of a model that knows nothing";
+  EXPECT_GT(cpu.loss, 1) << "a loss of random ids";
   for (const Backend backend : {Backend::kCuda, Backend::kCheckCuda}) {
     SCOPED_TRACE(backend == Backend::kCuda ? "cuda" : "check:cuda");
     model.set_backends(all(backend, true));
