@@ -62,7 +62,7 @@ class EnvironmentLogic final : public WorkerLogic {
     auto episode = task_->new_episode();
     const rl::ProblemId problem{options_.task.seed, call.eval ? rl::Split::kEval : rl::Split::kTrain, call.problem};
     TROUPE_TRY(auto opening, episode->reset(problem));
-    set_messages(reply, std::move(opening.messages));
+    reply.messages = std::move(opening.messages);
     reply.tools = std::move(opening.tools);
     return episode;
   }
@@ -85,12 +85,11 @@ class EnvironmentLogic final : public WorkerLogic {
     }
     for (; episode.turns < call.replies.size(); ++episode.turns) {
       if (reply.done) return fail(ErrorCode::kCorrupt, "the task ended an episode sooner than it did before, after the same replies");
-      const ChatMessage& said = call.replies[episode.turns];
-      TROUPE_TRY(auto step, episode.environment->step({said.role, said.content, said.more}));
+      TROUPE_TRY(auto step, episode.environment->step(call.replies[episode.turns]));
       reply.reward = step.reward;
       reply.done = step.done;
       reply.answered = step.answered;
-      set_messages(reply, std::move(step.messages));
+      reply.messages = std::move(step.messages);
     }
     if (!reply.done) keep(key, std::move(episode));
     return {};
@@ -102,11 +101,6 @@ class EnvironmentLogic final : public WorkerLogic {
       episodes_.erase(std::min_element(episodes_.begin(), episodes_.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
     episode.used = ++uses_;
     episodes_[key] = std::move(episode);
-  }
-
-  static void set_messages(EnvironmentReply& reply, std::vector<rl::Message> messages) {
-    reply.messages.clear();
-    for (auto& message : messages) reply.messages.push_back({std::move(message.role), std::move(message.content), std::move(message.more)});
   }
 
   void forget_older(const std::string& worker, std::uint32_t incarnation) {

@@ -3,21 +3,12 @@
 #pragma once
 
 #include "actors/messages/inspect_base.h"
+#include "data/message.h"
 
 #include <string>
 #include <vector>
 
 namespace troupe::actors {
-
-struct ChatMessage {
-  std::string role;
-  std::string content;
-  std::string more; ///< Further fields, as data::Message has them.
-};
-template <class Inspector>
-bool inspect(Inspector& f, ChatMessage& x) {
-  return f.object(x).fields(f.field("role", x.role), f.field("content", x.content), f.field("more", x.more));
-}
 
 /// One call: the episode after these replies of the policy, all of them from the start. Without a reply: how the episode begins. A call
 /// stands for itself: a runner that does not hold the episode at the reply before the last plays it again from the start, so a call may go to
@@ -27,7 +18,7 @@ struct EnvironmentCall {
   std::uint64_t episode = 0; ///< Unique within the caller's incarnation.
   bool eval = false;         ///< Which split `problem` counts in.
   std::uint64_t problem = 0;
-  std::vector<ChatMessage> replies;
+  std::vector<data::Message> replies;
 };
 template <class Inspector>
 bool inspect(Inspector& f, EnvironmentCall& x) {
@@ -40,7 +31,7 @@ struct EnvironmentReply {
   std::uint64_t call = 0;
   bool ok = false;
   Error error;
-  std::vector<ChatMessage> messages;
+  std::vector<data::Message> messages;
   std::string tools; ///< Of an episode that begins: rl::Opening::tools.
   double reward = 0;
   bool done = false;

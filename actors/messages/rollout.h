@@ -50,7 +50,7 @@ struct SampleTurns {
   std::vector<float> logprobs;         ///< [ids] 0 where not sampled.
   std::vector<PolicyVersion> versions; ///< [ids] of the weights that sampled the token or first read it.
   PolicyVersion oldest;                ///< Among them and the KV entries they were sampled from.
-  std::vector<ChatMessage> replies;    ///< What the policy said to the task, turn by turn.
+  std::vector<data::Message> replies;    ///< What the policy said to the task, turn by turn.
   double reward = 0;                   ///< So far.
   std::vector<std::uint32_t> starts;   ///< Positions in `ids` where a context begins, ascending.
   std::string messages;                ///< The conversation after the prompt, as JSON, for formats that show it as a whole.

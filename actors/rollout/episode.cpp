@@ -43,8 +43,8 @@ Result<data::Conversation> conversation_of(const SampleTurns& turns, const Episo
   return conversation;
 }
 
-ChatMessage message_of(const data::Conversation& conversation, const generate::Completion& said, const Policy& policy) {
-  ChatMessage message{"assistant", said.text, {}};
+data::Message message_of(const data::Conversation& conversation, const generate::Completion& said, const Policy& policy) {
+  data::Message message{"assistant", said.text, {}};
   if (!policy.format.is_template()) return message;
   const data::Message parsed = conversation.message_of(said.ids);
   if (parsed.more.empty()) return message;
@@ -60,7 +60,7 @@ Status next_turn(SampleTurns& turns, const EpisodePrompt& prompt, const generate
                  double reward, const Policy& policy, PolicyVersion now, bool error_turn) {
   TROUPE_TRY(auto conversation, conversation_of(turns, prompt, policy));
   const std::size_t before = conversation.rendered().ids.size();
-  std::optional<ChatMessage> heard;
+  std::optional<data::Message> heard;
   if (!error_turn) heard = message_of(conversation, said, policy);
   TROUPE_TRY(const bool exact, conversation.go_on(said.ids, answer));
   const auto& all = conversation.messages();

@@ -29,7 +29,7 @@ struct EpisodePrompt {
 
 /// A reply as the task hears it (rl::Environment::step), and what is wrong with the calls of tools in it.
 struct Heard {
-  ChatMessage message;
+  data::Message message;
   std::vector<std::string> problems;
 };
 [[nodiscard]] Heard hear(const SampleTurns& turns, const EpisodePrompt& prompt, const generate::Completion& said, const Policy& policy);

@@ -53,7 +53,7 @@ void RolloutWork::take(GroupWork work) {
   if (!std::exchange(group.asked, true)) call(key, group.samples.begin()->first, {}); // the prompt is the same for all samples
 }
 
-void RolloutWork::call(std::uint64_t key, std::uint32_t sample, std::vector<ChatMessage> replies) {
+void RolloutWork::call(std::uint64_t key, std::uint32_t sample, std::vector<data::Message> replies) {
   const Group& group = groups_.at(key);
   EnvironmentCall out;
   out.call = next_call_++;
@@ -88,9 +88,9 @@ void RolloutWork::begin(std::uint64_t key, Group& group, EnvironmentReply& reply
   };
   if (!reply.ok) return fail_all(reply.error);
   std::vector<data::Message>& messages = group.prompt.messages;
-  for (ChatMessage& message : reply.messages) {
+  for (data::Message& message : reply.messages) {
     group.prompt_text += (messages.empty() ? "" : "\n") + message.content;
-    messages.push_back({std::move(message.role), std::move(message.content), std::move(message.more)});
+    messages.push_back(std::move(message));
   }
   group.prompt.tools = std::move(reply.tools);
   if (!group.prompt.tools.empty() && !policy_.format.is_template())
@@ -163,7 +163,7 @@ void RolloutWork::finished(generate::Completion completion) {
   sample->second.completion = std::move(completion);
   Heard heard = hear(sample->second.turns, group->second.prompt, *sample->second.completion, policy_);
   if (tell_problems(key, group->second, sample->second, heard.problems)) return;
-  std::vector<ChatMessage> replies = sample->second.turns.replies;
+  std::vector<data::Message> replies = sample->second.turns.replies;
   replies.push_back(std::move(heard.message));
   call(key, sample->first, std::move(replies));
 }
@@ -180,9 +180,7 @@ void RolloutWork::rewarded(std::uint64_t key, Group& group, std::uint32_t index,
   if (it == group.samples.end() || !it->second.completion) return;
   Sample& sample = it->second;
   if (!reply.ok) return fail_samples(key, {index}, reply.error);
-  std::vector<data::Message> answer;
-  for (const ChatMessage& message : reply.messages) answer.push_back({message.role, message.content, message.more});
-  if (!reply.done && goes_on(key, group, sample, answer, reply.reward, false)) return;
+  if (!reply.done && goes_on(key, group, sample, reply.messages, reply.reward, false)) return;
   SampleResult result = result_of(sample.turns, *sample.completion);
   result.id = sample.work.id;
   result.attempt = sample.work.attempt;

@@ -79,7 +79,7 @@ class RolloutWork {
   };
 
   static std::uint64_t key_of(bool eval, std::uint32_t evaluation, std::uint64_t prompt);
-  void call(std::uint64_t key, std::uint32_t sample, std::vector<ChatMessage> replies);
+  void call(std::uint64_t key, std::uint32_t sample, std::vector<data::Message> replies);
   void begin(std::uint64_t key, Group& group, EnvironmentReply& reply);
   void submit(std::uint64_t key, Group& group);
   [[nodiscard]] Status submit(std::uint64_t key, const Group& group, Sample& sample, const SamplePrefix& prefix);

@@ -14,8 +14,6 @@ namespace troupe::kernels {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;  // packed weights are read front to back: fewer TLB misses
-constexpr std::int64_t kBlockFloats = 96 << 10;          // rows of x packed at a time: 384 KiB, below half of most L2s
-
 constexpr std::int64_t kTallRows = 96;            // of x for one thread: reading all weights for them is cheap
 constexpr std::int64_t kPackedXFloats = 1 << 19;  // of x packed at a time for dW, where that is a block or more
 
@@ -130,10 +128,11 @@ void matmul(const float* x, std::int64_t m, const PackedMatrix& w, float* y, std
   MatmulPart whole{x, m, ldx == 0 ? k : ldx, w.data(), n, k, {}, 0, panels_of(n), y, ldy == 0 ? n : ldy, nullptr, 0};
   for (int q = 0; q <= kChains; ++q)
     whole.bounds[q] = q < chains ? chain_begin(k, w.precision(), q, chains) : k;  // those that lack are empty
-  whole.block_rows = std::max(isa.tile_rows, kBlockFloats / k / isa.tile_rows * isa.tile_rows);
+  whole.block_rows = std::max(isa.tile_rows, isa.block_numbers / k / isa.tile_rows * isa.tile_rows);
   auto run = [&](MatmulPart part) {
     const std::int64_t rows = std::min(part.block_rows, part.m) + kLanes;  // tiles may be filled up
-    part.scratch = scratch(Scratch::kRows, rows * padded(part.k));
+    const std::int64_t pieces = kPieceRows * (part.k + 3 * kPiecePanels * kLanes);
+    part.scratch = scratch(Scratch::kRows, std::max(rows * padded(part.k), part.k > kLongK ? pieces : 0));
     isa.matmul(part);
   };
   // Reading a weight counts too: with few rows it is what takes the time.

@@ -11,6 +11,8 @@ using namespace avx512;
 #include "kernels/cpu/leaf_transpose.inl"
 #include "kernels/cpu/leaf_bf16.inl"
 #include "kernels/cpu/leaf_amx.inl"
+#include "kernels/cpu/leaf_amx_squares.inl"
+#include "kernels/cpu/leaf_amx_parts.inl"
 // clang-format on
 
 }  // namespace amx

@@ -9,6 +9,7 @@ namespace avx512 {
 #include "kernels/cpu/leaf_math.inl"
 #include "kernels/cpu/leaf_transpose.inl"
 #include "kernels/cpu/leaf_tiles.inl"
+#include "kernels/cpu/leaf_matmul_pieces.inl"
 #include "kernels/cpu/leaf_matmul.inl"
 #include "kernels/cpu/leaf_bf16.inl"
 #include "kernels/cpu/leaf_bf16_fma.inl"

@@ -130,5 +130,5 @@ void gradient_part_bf16(const GradientPart& part) {
 }
 
 constexpr ProductTable bf16_products() {
-  return {kPairRows, pack_panel_bf16, pack_columns_bf16, matmul_part_bf16, gradient_part_bf16, rows_part_bf16};
+  return {kPairRows, kBlockNumbers, pack_panel_bf16, pack_columns_bf16, matmul_part_bf16, gradient_part_bf16, rows_part_bf16};
 }

@@ -1,7 +1,7 @@
 // Attention over listed rows: one query row, all heads of a kv head in one pass over its list. Included inside the
 // namespace of one instruction set.
 
-inline constexpr int kListedTile = 2 * kTileVectors;  ///< Heads, and keys, of a tile of scores.
+inline constexpr int kListedTile = kTileVectors > 1 ? 4 : 2;  ///< Heads, and keys, of a tile of scores.
 
 /// scores[i][j] = q[i] . k[j]: 16 lanes by channel, then their tree.
 TROUPE_INLINE void listed_tile(const float* const* q, const float* const* k, std::int64_t channels,

@@ -1,17 +1,6 @@
 // Rows of x times panels of packed weights, and columns of dy times panels of x. Included inside the namespace of one
 // instruction set.
 
-/// Rows [0, m) of x as tiles of `tile_rows`, each [k][rows of the tile].
-TROUPE_INLINE void pack_rows(const float* x, std::int64_t ldx, std::int64_t m, std::int64_t k, std::int64_t tile_rows,
-                             float* packed) {
-  for (std::int64_t begin = 0; begin < m; begin += tile_rows) {
-    const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
-    const float* block = x + begin * ldx;
-    transpose_rows([block, ldx](int i) { return block + i * ldx; }, rows, k, packed, rows);
-    packed += rows * k;
-  }
-}
-
 /// All of the part's panels for a block of packed rows. Panels are the outer loop: a pair of them stays in cache while
 /// every tile of the block passes over it. The first tiles ask for the next pair, so that memory works while they do.
 TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, std::int64_t m, std::int64_t tile_rows,
@@ -26,7 +15,7 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
     for (std::int64_t begin = 0; begin < m; begin += tile_rows, ++ahead) {
       const std::int64_t rows = m - begin < tile_rows ? m - begin : tile_rows;
       const bool asks = ahead < panel + 2 * width && ahead < part.panel_end;
-      const float* asked = asks ? part.panels + ahead * part.k * 16 : b[0];
+      const float* asked = asks ? part.panels + ahead * part.k * 16 : nullptr;
       pick_tile<Order::kQuarters>(rows,
                                   width)({a, b, part.bounds, y + begin * part.ldy + panel * 16, part.ldy, cols, asked});
       a += rows * part.k;
@@ -38,6 +27,12 @@ TROUPE_INLINE void multiply_block(const MatmulPart& part, const float* packed, s
 void matmul_part(const MatmulPart& part) {
   if (part.m == 1) {
     multiply_block(part, part.x, 1, 1, part.y);  // one row is its own packed form
+    return;
+  }
+  if (part.k > kLongK && part.m > part.block_rows) {
+    const std::int64_t turns = (part.m + kPieceRows - 1) / kPieceRows;
+    for (std::int64_t i = 0; i < turns; ++i)
+      multiply_long(part, part.m * i / turns, part.m * (i + 1) / turns - part.m * i / turns);
     return;
   }
   for (std::int64_t begin = 0; begin < part.m; begin += part.block_rows) {
@@ -62,28 +57,23 @@ TROUPE_INLINE void pack_gradient_tiles(const GradientPart& part, std::int64_t be
   }
 }
 
-/// A tile of dy stays in the first-level cache while all panels of x pass.
-TROUPE_INLINE void multiply_gradient_tile(const GradientPart& part, const float* packed, std::int64_t begin,
-                                          std::int64_t rows) {
+void gradient_part(const GradientPart& part) {
   const std::int64_t bounds[] = {0, part.rows};
   const std::int64_t panels = (part.k + 15) / 16;
-  float* to = part.dw + begin * part.k;
-  for (std::int64_t panel = 0; panel < panels;) {
-    const std::int64_t width = tile_width(rows, panels - panel);
-    const float* b[kWideTileVectors];
-    for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.rows * 16;
-    const TileFn tile = part.add ? pick_tile<Order::kAdded>(rows, width) : pick_tile<Order::kChain>(rows, width);
-    tile({packed, b, bounds, to + panel * 16, part.k, part.k - panel * 16, nullptr});
-    panel += width;
-  }
-}
-
-void gradient_part(const GradientPart& part) {
   for (std::int64_t group = part.begin; group < part.end; group += kGradientColumns) {
     const std::int64_t end = part.end - group < kGradientColumns ? part.end : group + kGradientColumns;
     pack_gradient_tiles(part, group, end, part.scratch);
-    for (std::int64_t i = group; i < end; i += kTileRows)
-      multiply_gradient_tile(part, part.scratch + (i - group) * part.rows, i,
-                             end - i < kTileRows ? end - i : kTileRows);
+    for (std::int64_t panel = 0; panel < panels;) {  // a pair of panels stays in the first-level cache
+      const std::int64_t width = tile_width(kTileRows, panels - panel);
+      const float* b[kWideTileVectors];
+      for (std::int64_t j = 0; j < width; ++j) b[j] = part.panels + (panel + j) * part.rows * 16;
+      for (std::int64_t i = group; i < end; i += kTileRows) {
+        const std::int64_t rows = end - i < kTileRows ? end - i : kTileRows;
+        const TileFn tile = part.add ? pick_tile<Order::kAdded>(rows, width) : pick_tile<Order::kChain>(rows, width);
+        tile({part.scratch + (i - group) * part.rows, b, bounds, part.dw + i * part.k + panel * 16, part.k,
+              part.k - panel * 16, nullptr});
+      }
+      panel += width;
+    }
   }
 }

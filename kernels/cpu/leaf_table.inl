@@ -3,7 +3,7 @@
 constexpr KernelTable make_table(Isa isa) {
   return {
       .isa = isa,
-      .products = {{kTileRows, pack_panel, pack_columns, matmul_part, gradient_part, nullptr}, bf16_products()},
+      .products = {{kTileRows, kBlockNumbers, pack_panel, pack_columns, matmul_part, gradient_part, nullptr}, bf16_products()},
       .attention = attention_task,
       .attention_grad = attention_grad_task,
       .pair_attention = pair_attention_task,

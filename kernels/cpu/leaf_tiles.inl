@@ -79,7 +79,7 @@ struct Tile {
   const std::int64_t* bounds;  ///< Of one chain, or of four.
   float* c;
   std::int64_t ldc, cols;
-  const float* ahead;  ///< kQuarters: the panel to ask for on the way.
+  const float* ahead;  ///< kQuarters: a panel to ask for on the way, or null.
 };
 
 template <Order kOrder, int kRows, int kVectors>
@@ -99,9 +99,8 @@ void chain_tile(const Tile& t) {
   write_tile(sums, t.c, t.ldc, t.cols);
 }
 
-template <int kRows, int kVectors>
-void quarters_tile(const Tile& t) {
-  constexpr bool kAhead = kVectors < kWideTileVectors;  // a wide tile is the only one of its panels
+template <bool kAhead, int kRows, int kVectors>
+TROUPE_INLINE void quarters_tile_as(const Tile& t) {
   alignas(64) float left[kRows][kVectors][16];
   alignas(64) float right[kRows][kVectors][16];
   const std::int64_t* k = t.bounds;
@@ -125,6 +124,14 @@ void quarters_tile(const Tile& t) {
     }
   }
   write_tile(sums, t.c, t.ldc, t.cols);
+}
+
+template <int kRows, int kVectors>
+void quarters_tile(const Tile& t) {
+  if constexpr (kVectors < kWideTileVectors) {  // a wide tile is the only one of its panels
+    if (t.ahead != nullptr) return quarters_tile_as<true, kRows, kVectors>(t);
+  }
+  quarters_tile_as<false, kRows, kVectors>(t);
 }
 
 using TileFn = void (*)(const Tile&);

@@ -44,7 +44,7 @@ struct MatmulPart {
   std::int64_t panel_begin, panel_end;
   float* y;
   std::int64_t ldy;
-  float* scratch;           ///< (`block_rows` + 16) * padded(k) floats, for packed rows of x.
+  float* scratch;           ///< (`block_rows` + 16) * padded(k) floats, for packed rows of x; or for pieces, see below.
   std::int64_t block_rows;  ///< Rows packed at a time.
 };
 
@@ -196,8 +196,19 @@ inline std::int64_t listed_scratch_floats(const ListedShape& s, std::int64_t key
 }
 
 /// The matrix products of one precision.
+/// block_numbers where nothing is known of the caches: 384 KiB of float32, below half of most second-level caches.
+inline constexpr std::int64_t kBlockNumbers = 96 << 10;
+
+/// Products of float32 with more rows than a block and a longer K than this are computed in pieces: so many rows, panels
+/// and numbers along K at a time.
+inline constexpr std::int64_t kLongK = 1536;
+inline constexpr std::int64_t kPieceRows = 128;
+inline constexpr std::int64_t kPiecePanels = 66;
+inline constexpr std::int64_t kPieceK = 1024;
+
 struct ProductTable {
-  std::int64_t tile_rows;  ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  std::int64_t tile_rows;      ///< Rows of a tall register tile; blocks of rows are multiples of it.
+  std::int64_t block_numbers;  ///< Of x, packed at a time: they stay in the second-level cache.
   /// Up to 16 rows of k floats as a panel; the rows that lack are 0.
   void (*pack_panel)(const float* const* rows, std::int64_t count, std::int64_t k, float* panel);
   /// Columns [column, column + cols) of up to 32 rows as that part of a panel; the columns that lack are 0.

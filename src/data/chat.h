@@ -12,18 +12,12 @@
 #include <vector>
 
 #include "base/result.h"
+#include "data/message.h"
 #include "data/tokenizer.h"
 
 namespace troupe::data {
 
 enum class ReplyFormat : std::uint8_t;
-
-struct Message {
-  std::string role;      ///< "system", "user", "assistant" or "tool".
-  std::string content;   ///< UTF-8, exactly as written.
-  std::string more = {}; ///< A JSON object of further fields for templates (tool_calls, reasoning_content, ...), or empty.
-  friend bool operator==(const Message&, const Message&) = default;
-};
 
 /// Token ids and which of them the model says (assistant content and the token that ends the turn).
 struct Rendered {

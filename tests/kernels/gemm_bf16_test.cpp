@@ -156,6 +156,30 @@ TEST(MatmulBf16, TallProductsAndColumnsOfWiderRowsKeepTheBits) {
   });
 }
 
+TEST(MatmulBf16, PiecesOfKKeepTheBits) {
+  for (const Shape s : {Shape{32, 32}, Shape{34, 64}, Shape{64, 96}, Shape{64, 128}, Shape{70, 577}, Shape{70, 1100},
+                        Shape{40, 2000}, Shape{100, 2500}, Shape{33, 5000}}) {
+    SCOPED_TRACE(std::to_string(s.n) + " x " + std::to_string(s.k));
+    const Floats x = testing::filled(150 * s.k, 3);
+    const Floats w = testing::filled(s.n * s.k, 4);
+    const PackedMatrix matrix = packed(w, s);
+    for (const int chains : {1, 2, 4}) {
+      Floats one_by_one(static_cast<std::size_t>(150 * s.n));
+      for (std::int64_t i = 0; i < 150; ++i) {
+        matmul(&x[static_cast<std::size_t>(i * s.k)], 1, matrix, &one_by_one[static_cast<std::size_t>(i * s.n)], 0, 0,
+               chains);
+      }
+      testing::for_variants([&] {
+        for (const std::int64_t m : {32, 65, 150}) {
+          Floats y(static_cast<std::size_t>(m * s.n));
+          matmul(x.data(), m, matrix, y.data(), 0, 0, chains);
+          EXPECT_EQ(testing::bit_difference(y.data(), one_by_one.data(), y.size()), "") << m << " rows, chains " << chains;
+        }
+      });
+    }
+  }
+}
+
 TEST(MatmulBf16, ErrorIsThatOfTheRoundedOperands) {
   for (std::int64_t k : {64, 576, 2048}) {
     const Shape s{64, k};

@@ -67,8 +67,30 @@ TEST(Matmul, TallProductsSplitOverRowsKeepTheBits) {
   });
 }
 
+TEST(Matmul, PiecesOfALongKKeepTheBits) {
+  const std::int64_t m = 150;
+  for (const Shape s : {Shape{1100, 1600}, Shape{70, 5000}, Shape{33, 6001}}) {
+    SCOPED_TRACE(std::to_string(s.n) + " x " + std::to_string(s.k));
+    const Floats x = testing::filled(m * s.k, 3);
+    const Floats w = testing::filled(s.n * s.k, 4);
+    const PackedMatrix matrix = packed(w, s);
+    for (const int chains : {1, 2, 4}) {
+      Floats one_by_one(static_cast<std::size_t>(m * s.n));
+      for (std::int64_t i = 0; i < m; ++i) {
+        matmul(&x[static_cast<std::size_t>(i * s.k)], 1, matrix, &one_by_one[static_cast<std::size_t>(i * s.n)], 0, 0,
+               chains);
+      }
+      testing::for_variants([&] {
+        Floats y(one_by_one.size());
+        matmul(x.data(), m, matrix, y.data(), 0, 0, chains);
+        EXPECT_EQ(testing::bit_difference(y, one_by_one), "") << "chains " << chains;
+      });
+    }
+  }
+}
+
 TEST(Matmul, ErrorIsThatOfFourShortChains) {
-  for (std::int64_t k : {64, 576, 2048}) {
+  for (std::int64_t k : {64, 576, 2048, 5000}) {
     const Shape s{64, k};
     const Floats x = testing::filled(8 * k, 5);
     const Floats w = testing::filled(s.n * k, 6);

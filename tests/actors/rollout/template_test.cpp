@@ -162,7 +162,7 @@ TEST(TemplateRuns, ToolsAreShownToThePolicyAndItsCallsReachTheTask) {
   int calls = 0, plain = 0;
   bench.run([&] {
     for (const EnvironmentCall& asked : bench.calls)
-      for (const ChatMessage& reply : asked.replies) {
+      for (const data::Message& reply : asked.replies) {
         ++(reply.more.empty() ? plain : calls);
         if (reply.more.empty()) continue;
         EXPECT_THAT(reply.more, testing::HasSubstr(R"({"name":"ab","arguments":{"at":"a"}})"));
