@@ -76,16 +76,13 @@ struct DeviceTraffic {
 };
 [[nodiscard]] DeviceTraffic device_traffic();
 
-/// Enqueues a kernel. Errors: those of device(); kUnavailable with CUDA's text.
-template <class Args>
-[[nodiscard]] Status launch(const char* (*CudaLibrary::*entry)(const Args*, void*), const Args& args);
-
 namespace detail {
 void count_kernel();
 }
 
+/// Enqueues a kernel. Errors: those of device(); kUnavailable with CUDA's text.
 template <class Args>
-Status launch(const char* (*CudaLibrary::*entry)(const Args*, void*), const Args& args) {
+[[nodiscard]] Status launch(const char* (*CudaLibrary::*entry)(const Args*, void*), const Args& args) {
   const Result<Device>& gpu = device();
   if (!gpu) return tl::unexpected(gpu.error());
   detail::count_kernel();
