@@ -94,6 +94,22 @@ struct CudaMatmul {
   std::int64_t max_group_rows = 0;  ///< Of any group; 0: m.
 };
 
+/// `add`: y[i] += x[i].
+struct CudaAdd {
+  const float* x = nullptr;  ///< [n]
+  float* y = nullptr;        ///< [n]
+  std::int64_t n = 0;
+};
+
+/// `copy`: rows of bytes, from and to host or device memory as the pointers say. A copy from or to ordinary host memory
+/// is done, or has read what it needs, when the call returns.
+struct CudaCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::size_t rows = 0, row_bytes = 0;
+  std::size_t to_stride = 0, from_stride = 0;  ///< Bytes from row to row.
+};
+
 /// `round_bfloat16`: to nearest, ties to even; what lies below the smallest normal float32 becomes 0.
 struct CudaRound {
   const float* x = nullptr;    ///< [n]

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 
 namespace troupe::kernels {
 namespace {
 
 constexpr const char* kFileName = "libtroupe_cuda.so";
+constexpr const char* kPathVariable = "TROUPE_CUDA_LIBRARY";
 
 std::string folder_of_this_executable() {
   std::array<char, 4096> path;
@@ -43,6 +45,7 @@ Result<CudaLibrary> open_cuda_library(const std::string& path) {
 #define TROUPE_ENTRY(name, Args) complete = complete && find(handle, "troupe_cuda_" #name, &library.name);
   TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
   TROUPE_CUDA_CALLS(TROUPE_ENTRY)
+  TROUPE_CUDA_MEMORY(TROUPE_ENTRY)
 #undef TROUPE_ENTRY
   if (!complete || library.abi_version() != kCudaAbiVersion) {
     return fail(ErrorCode::kCorrupt, path + " belongs to another build of troupe: build troupe_cuda again");
@@ -52,6 +55,7 @@ Result<CudaLibrary> open_cuda_library(const std::string& path) {
 
 const Result<CudaLibrary>& cuda_library() {
   static const Result<CudaLibrary> library = []() -> Result<CudaLibrary> {
+    if (const char* named = std::getenv(kPathVariable); named != nullptr && *named != '\0') return open_cuda_library(named);
     const std::string path = folder_of_this_executable() + "/" + kFileName;
     if (access(path.c_str(), R_OK) != 0) {
       return fail(ErrorCode::kNotFound,

@@ -46,10 +46,23 @@
   ENTRY(grouped_matmul, CudaMatmul)            \
   ENTRY(weight_gradient, WeightGradient)       \
   ENTRY(round_bfloat16, CudaRound)             \
-  ENTRY(matmul_tensor, CudaTensorMatmul)
+  ENTRY(matmul_tensor, CudaTensorMatmul)       \
+  ENTRY(add, CudaAdd)
 
 /// Those that are a call of somebody else's library.
 #define TROUPE_CUDA_CALLS(ENTRY) ENTRY(matmul_library, CudaTensorMatmul)
+
+/// Memory of the first visible device, and the order of work on it: ENTRY(name, parameters) is
+/// `const char* troupe_cuda_NAME parameters`, null or a static text that says what CUDA refused.
+#define TROUPE_CUDA_MEMORY(ENTRY)                                \
+  ENTRY(allocate, (void** memory, std::size_t bytes))            \
+  ENTRY(release, (void* memory))                                 \
+  ENTRY(memory_left, (std::size_t* left, std::size_t* all))      \
+  ENTRY(lies_on_device, (const void* memory, int* yes))          \
+  ENTRY(open_stream, (void** stream))                            \
+  ENTRY(copy, (const troupe::kernels::CudaCopy* copy, void* stream)) \
+  ENTRY(fill, (void* memory, int byte, std::size_t bytes, void* stream)) \
+  ENTRY(synchronise, (void* stream))
 
 namespace troupe::kernels {
 
@@ -59,6 +72,9 @@ struct CudaLibrary {
   TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
   TROUPE_CUDA_CALLS(TROUPE_ENTRY)
 #undef TROUPE_ENTRY
+#define TROUPE_ENTRY(name, Parameters) const char*(*name) Parameters = nullptr;
+  TROUPE_CUDA_MEMORY(TROUPE_ENTRY)
+#undef TROUPE_ENTRY
   int (*device_count)() = nullptr;   ///< Devices CUDA can use now; 0 without a driver.
   int (*nccl_version)() = nullptr;   ///< NCCL's own number, e.g. 22809; 0 on failure.
   int (*torch_devices)() = nullptr;  ///< Devices LibTorch's CUDA half can use now.
@@ -67,14 +83,14 @@ struct CudaLibrary {
 };
 
 /// Changes with the layout of any argument struct or entry point above.
-inline constexpr int kCudaAbiVersion = 2;
+inline constexpr int kCudaAbiVersion = 3;
 
 /// Opens a library file. Errors: kUnavailable with the loader's own text (what is missing), kCorrupt when an entry
 /// point is missing or the version differs.
 [[nodiscard]] Result<CudaLibrary> open_cuda_library(const std::string& path);
 
-/// The library next to the running executable, opened once per process; later calls return the same result.
-/// Errors: as open_cuda_library; kNotFound where this build has none.
+/// The library that the environment's TROUPE_CUDA_LIBRARY names, else the one next to the running executable; opened once
+/// per process, later calls return the same result. Errors: as open_cuda_library; kNotFound where this build has none.
 [[nodiscard]] const Result<CudaLibrary>& cuda_library();
 
 }  // namespace troupe::kernels

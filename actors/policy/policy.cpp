@@ -1,6 +1,7 @@
 #include "actors/policy/policy.h"
 
 #include "data/chat_source.h"
+#include "kernels/device_memory.h"
 #include "model/kv_cache.h"
 #include "model/load.h"
 #include "model/spec.h"
@@ -34,9 +35,21 @@ Result<std::vector<std::int32_t>> end_ids(const PolicyOptions& options) {
   return std::vector<std::int32_t>(spec.eos_ids.begin(), spec.eos_ids.end());
 }
 
+// A GPU that is asked for must be there before anything is loaded, not in the middle of a step.
+Status check_device(const tensor::Backends& backends) {
+  const tensor::BackendRow* row = tensor::first_on_cuda(backends);
+  if (row == nullptr) return {};
+  const auto& gpu = kernels::device();
+  if (gpu) return {};
+  const char* value = backends.*row->member == tensor::Backend::kCuda ? "cuda" : "check:cuda";
+  return fail(gpu.error().code, std::string("kernels.") + row->key + " = \"" + value + "\" needs a GPU that this machine does not have: " +
+                                    gpu.error().message + "; hint: use \"cpu\"");
+}
+
 } // namespace
 
 Result<Policy> load_policy(const PolicyOptions& options, bool weights) {
+  TROUPE_TRY_STATUS(check_device(options.backends));
   TROUPE_TRY(auto tokenizer, data::Tokenizer::load(options.tokenizer_folder));
   TROUPE_TRY(auto source, data::find_chat_template(options.tokenizer_folder, ""));
   data::FormatSource from{options.format, std::move(source.jinja), {}};

@@ -17,8 +17,8 @@ struct Policy {
 };
 
 /// Loads or makes the policy. `weights` false: the model's numbers are zero, to be pulled.
-/// Errors: those of load_model, Tokenizer::load and PromptFormat::create; kInvalidArgument when the tokenizer has more ids than the
-/// embedding has rows.
+/// Errors: those of kernels::device() where `options.backends` asks for a GPU; those of load_model, Tokenizer::load and
+/// PromptFormat::create; kInvalidArgument when the tokenizer has more ids than the embedding has rows.
 [[nodiscard]] Result<Policy> load_policy(const PolicyOptions& options, bool weights);
 
 } // namespace troupe::actors

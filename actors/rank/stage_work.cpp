@@ -225,7 +225,8 @@ Status StageWork::start_stage(std::int32_t stage_index, std::uint64_t steps_done
   if (stage().kind == protocol::StageKind::kEval || stage().kind == protocol::StageKind::kExport) return {};
   optim::AdamWOptions optimizer = stage().optimizer;
   if (const auto set = lr_.find(stage_); set != lr_.end()) optimizer.lr = set->second;
-  TROUPE_TRY(auto trainer, train::Trainer::create(policy_.model, optimizer, stage().schedule, stage().model_loss));
+  TROUPE_TRY(auto trainer, train::Trainer::create(policy_.model, optimizer, stage().schedule, stage().model_loss,
+                                                  tensor::where_of(options_.policy.backends.optimizer)));
   trainer_.emplace(std::move(trainer));
   const bool wants_reference = stage().kind == protocol::StageKind::kRl && stage().algorithm.loss.kl.coefficient > 0;
   if (wants_reference) reference_.emplace(policy_.model.clone());
@@ -345,7 +346,10 @@ Result<StepDone> StageWork::supervised_step() {
 Result<std::vector<std::vector<float>>> StageWork::reference_logprobs(std::span<const train::MicroBatch> batches) {
   std::vector<std::vector<float>> all;
   if (!reference_) return all;
-  for (const auto& batch : batches) all.push_back(train::Trainer::logprobs(*reference_, batch, stage().temperature));
+  for (const auto& batch : batches) {
+    TROUPE_TRY(auto logprobs, train::Trainer::logprobs(*reference_, batch, stage().temperature));
+    all.push_back(std::move(logprobs));
+  }
   return all;
 }
 
@@ -427,7 +431,8 @@ Result<std::vector<std::vector<float>>> StageWork::score(std::int32_t stage_inde
       batch.rows.push_back(t - 1);
       batch.targets.push_back(sequence.ids[static_cast<std::size_t>(t)]);
     }
-    out.push_back(train::Trainer::logprobs(policy_.model, batch, temperature));
+    TROUPE_TRY(auto logprobs, train::Trainer::logprobs(policy_.model, batch, temperature));
+    out.push_back(std::move(logprobs));
   }
   return out;
 }

@@ -40,6 +40,7 @@ const char* launch(void (*kernel)(Parameters...), Blocks blocks, dim3 threads, s
   const dim3 grid{static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y), static_cast<unsigned>(blocks.z)};
 #ifdef TROUPE_CUDA_EMULATED
   static_cast<void>(stream);
+  if (const char* refused = emulator::only_device_addresses(args...)) return refused;
   auto body = [&] { kernel(args...); };
   return emulator::run({grid, threads, shared_bytes}, [](void* f) { (*static_cast<decltype(body)*>(f))(); }, &body);
 #else

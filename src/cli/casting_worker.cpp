@@ -55,6 +55,7 @@ actors::RolloutWorkerOptions rollout_options(const Experiment& e, const actors::
   o.seed = e.run.seed;
   o.threads = e.rollout.threads;
   o.engine = e.rollout.engine;
+  o.engine.sampling = tensor::where_of(e.kernels.sampling);
   o.turns_max = e.rollout.turns_max;
   o.samples_max = 2 * std::size_t{e.rollout.limits.worker_samples_max};
   o.environment_deadline = e.task.deadline + std::chrono::seconds(5); // the environment's own deadline comes first

@@ -25,7 +25,7 @@ Status check_ids(const Request& request, std::span<const std::int32_t> ids, std:
 }  // namespace
 
 EngineCore::EngineCore(Forward& forward, const TextCodec* text, const CoreOptions& options, PolicyVersion version)
-    : forward_(forward), text_(text), options_(options), version_(version), scheduler_(options.scheduler) {
+    : forward_(forward), text_(text), options_(options), version_(version), scheduler_(options.scheduler), sampler_(options.sampling) {
   TROUPE_CHECK(options.vocabulary >= 1 && options.logit_stride >= options.vocabulary, "logits cover the vocabulary");
   scheduler_.weights_changed(version, OnUpdate::kKeepKv);
 }
@@ -177,7 +177,12 @@ void EngineCore::apply(std::span<const Work> work, std::span<const float> logits
                         active.rng.uniform_at(position + static_cast<std::uint64_t>(ahead))});
     }
   }
-  const std::span<const Sampled> sampled = sampler_.sample(draws_);
+  const auto drawn = sampler_.sample(draws_);
+  if (!drawn) {
+    for (const Work& w : work) report.finished.push_back(take(w.slot, Finish::kError, drawn.error().message));
+    return;
+  }
+  const std::span<const Sampled> sampled = *drawn;
   std::size_t next = 0;
   for (const Work& w : work) {
     const std::size_t count = w.samples ? static_cast<std::size_t>(1 + w.drafts) : 0;
@@ -224,7 +229,9 @@ void EngineCore::guess(std::span<const Work> work) {
     draws_.push_back({row.first(static_cast<std::size_t>(options_.vocabulary)), &active.sampling,
                       active.rng.uniform_at(active.first_position + active.completion.ids.size())});
   }
-  auto sampled = sampler_.sample(draws_).begin();
+  const auto drawn = sampler_.sample(draws_);
+  if (!drawn) return;
+  auto sampled = drawn->begin();
   for (const std::int32_t slot : guessing_) {
     const std::int32_t id = (sampled++)->id;
     active_[static_cast<std::size_t>(slot)]->draft = id;

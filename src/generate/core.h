@@ -73,6 +73,7 @@ struct CoreOptions {
   int waiting_max = 8192;
   double operations_per_token = 0;  ///< Of the forward pass.
   bool drafts = false;              ///< Forward::guess works.
+  kernels::Where sampling = kernels::Where::kHost;  ///< EngineOptions::sampling.
 };
 
 /// Runs body(), a forward pass of `rows` tokens and what follows it. A pass of fewer operations takes about as long as

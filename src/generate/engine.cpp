@@ -122,6 +122,7 @@ CoreOptions core_options(const model::Model& model, const EngineOptions& options
   core.context_tokens = options.context_tokens > 0 ? options.context_tokens : static_cast<int>(spec.context);
   core.waiting_max = options.waiting_max;
   core.drafts = drafts(spec, options);
+  core.sampling = options.sampling;
   core.operations_per_token = 2.0 * static_cast<double>(spec.parameter_count());
   return core;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "kernels/device.h"
 
 namespace troupe::generate {
 
@@ -28,6 +29,7 @@ struct EngineOptions {
   int cached_prompts_max = 256;   ///< Prompts kept for further samples of their group; 0 = none are shared.
   bool reuse_prefixes = false;    ///< What finished requests computed is kept too, and prompts go on from the longest beginning that is there.
   OnUpdate on_update = OnUpdate::kKeepKv;  ///< See OnUpdate.
+  kernels::Where sampling = kernels::Where::kHost;  ///< Where tokens are drawn from logits of which nothing is cut off.
   int draft_tokens = 0;           ///< Tokens guessed ahead a step by the model's own block for further tokens; 0 or 1.
 };
 

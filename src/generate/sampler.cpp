@@ -5,6 +5,9 @@
 #include <limits>
 #include <sstream>
 
+#include "base/check.h"
+#include "kernels/offload.h"
+
 namespace troupe::generate {
 namespace {
 
@@ -24,7 +27,7 @@ Status bad(std::string_view name, double value, std::string_view range) {
 
 }  // namespace
 
-std::span<const Sampled> Sampler::sample(std::span<const Draw> draws) {
+Result<std::span<const Sampled>> Sampler::sample(std::span<const Draw> draws) {
   rows_.clear();
   whole_.clear();
   sampled_.resize(draws.size());
@@ -39,20 +42,21 @@ std::span<const Sampled> Sampler::sample(std::span<const Draw> draws) {
     rows_.push_back({draw.logits.data(), draw.uniform, static_cast<float>(draw.params->temperature)});
     whole_.push_back(i);
   }
-  if (rows_.empty()) return sampled_;
+  if (rows_.empty()) return std::span<const Sampled>(sampled_);
   const std::size_t vocabulary = draws.front().logits.size();
-  kernels::sample_rows(rows_.data(), static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(vocabulary));
+  TROUPE_TRY_STATUS(kernels::sample_rows(where_, rows_.data(), static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(vocabulary)));
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const bool greedy = rows_[i].temperature == 0;
     const int kept = rows_[i].id < 0 ? 0 : greedy ? 1 : static_cast<int>(vocabulary);
     sampled_[whole_[i]] = {rows_[i].id, rows_[i].id < 0 ? 0 : rows_[i].logprob, kept};
   }
-  return sampled_;
+  return std::span<const Sampled>(sampled_);
 }
 
 Sampled Sampler::sample(std::span<const float> logits, const SamplingParams& params, double uniform) {
   const Draw draw{logits, &params, uniform};
-  return sample(std::span(&draw, 1)).front();
+  TROUPE_CHECK(where_ == kernels::Where::kHost, "a single draw is the CPU's");
+  return sample(std::span(&draw, 1))->front();
 }
 
 // Nothing where the filters keep every token.

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "generate/options.h"
 #include "generate/request.h"
+#include "kernels/device.h"
 #include "kernels/sampling.h"
 
 namespace troupe::generate {
@@ -33,9 +34,12 @@ struct Draw {
 /// logits. Untruncated log-probs have the bits of kernels::logprob, hence of Model::score.
 class Sampler {
  public:
+  /// `where`: of untruncated rows.
+  explicit Sampler(kernels::Where where = kernels::Where::kHost) : where_(where) {}
   /// One token per draw, all of the same vocabulary; the result is valid until the next call. Untruncated rows are
-  /// drawn on all threads.
-  std::span<const Sampled> sample(std::span<const Draw> draws);
+  /// drawn on all threads. Errors: none on the CPU, else those of kernels/offload.h.
+  [[nodiscard]] Result<std::span<const Sampled>> sample(std::span<const Draw> draws);
+  /// The same of one, where nothing can fail: on the CPU.
   [[nodiscard]] Sampled sample(std::span<const float> logits, const SamplingParams& params, double uniform);
 
  private:
@@ -46,6 +50,7 @@ class Sampler {
   [[nodiscard]] std::optional<Sampled> sample_truncated(const Draw& draw);
   void truncate(const SamplingParams& params, double total);
 
+  kernels::Where where_;
   std::vector<float> weights_;         // exp((logit - max) / temperature)
   std::vector<Candidate> candidates_;  // kept by the filters, by id
   std::vector<kernels::SampleRow> rows_;

@@ -48,7 +48,7 @@ at::Tensor attend_pages(const Context& context, const at::Tensor& qkv, const ten
   const kernels::Precision precision = context.precision;
   if (sight.cache == nullptr)
     return tensor::choose(context.backends.attention, "attention", precision == kernels::Precision::kFloat32 ? 1e-4 : 2e-2,
-                          [&] { return tensor::attention(qkv, layout, scale, sight.segments, precision); },
+                          [&](tensor::Where where) { return tensor::attention(qkv, layout, scale, sight.segments, precision, where); },
                           [&] { return tensor::aten::attention(qkv, layout, scale, sight.segments, precision); });
   TROUPE_CHECK(sight.cache->precision() == precision, "the cache was made for another precision");
   std::vector<kernels::KvPage> pages;
@@ -71,7 +71,7 @@ at::Tensor grouped_query_attention(const Context& context, const AttentionSpec& 
   const tensor::RopeRows rope = spec.rope < 0 ? tensor::RopeRows{} : context.ropes[static_cast<std::size_t>(spec.rope)];
   const at::Tensor qkv = tensor::normalise_and_rotate(
       std::move(heads.qkv), layout, head_norm(context, spec, Role::kQNorm, spec.q_norm, spec.q_multiplier),
-      head_norm(context, spec, Role::kKNorm, spec.k_norm, 1), rope);
+      head_norm(context, spec, Role::kKNorm, spec.k_norm, 1), rope, tensor::where_of(context.backends.norm));
   at::Tensor out;
   if (uses_head_pages(spec)) {
     out = attend_pages(context, qkv, layout, static_cast<float>(spec.scale));
@@ -108,14 +108,16 @@ at::Tensor latent_attention(const Context& context, const AttentionSpec& spec, c
   const at::Tensor by_head = q.view({-1, spec.heads, key});
   const at::Tensor absorbed =
       tensor::group_linear(by_head.narrow(2, 0, l.nope_dim).flatten(1), up.narrow(1, 0, l.nope_dim).transpose(1, 2),
-                           context.slots.group(Role::kKvUp));
+                           context.slots.group(Role::kKvUp), tensor::where_of(context.backends.matmul));
   const at::Tensor query = at::cat({absorbed.view({-1, spec.heads, l.kv_rank}), by_head.narrow(2, l.nope_dim, l.rope_dim)}, 2)
                                .flatten(1);
   const at::Tensor out =
       attend_rows(context, query.contiguous(), at::cat({latent, shared_key}, 1), {},
                   {spec.heads, 1, l.kv_rank + l.rope_dim, l.kv_rank, 0, spec.scale, spec.window});
   return context.project(
-      tensor::group_linear(out, up.narrow(1, l.nope_dim, l.value_dim), context.slots.group(Role::kOut)), {Role::kOut});
+      tensor::group_linear(out, up.narrow(1, l.nope_dim, l.value_dim), context.slots.group(Role::kOut),
+                           tensor::where_of(context.backends.matmul)),
+      {Role::kOut});
 }
 
 }  // namespace troupe::model

@@ -39,12 +39,13 @@ at::Tensor Context::project(const at::Tensor& x, std::initializer_list<Role> rol
   const auto& packed = slots.pack(*roles.begin());
   const std::span<const at::Tensor> used(weights.data(), count);
   const double tolerance = packed->precision() == kernels::Precision::kFloat32 ? kRounding : kRoundingBfloat16;
-  return tensor::choose(backends.matmul, "matmul", tolerance, [&] { return tensor::linear(x, used, packed); },
+  return tensor::choose(backends.matmul, "matmul", tolerance, [&](tensor::Where where) { return tensor::linear(x, used, packed, where); },
                         [&] { return tensor::aten::linear(x, used, packed->precision()); });
 }
 
 at::Tensor Context::norm(const at::Tensor& x, Role role, const NormSpec& spec) const {
-  return tensor::choose(backends.norm, "norm", kRounding, [&] { return tensor::rmsnorm(x, value(role), spec.eps, spec.weight_offset); },
+  return tensor::choose(backends.norm, "norm", kRounding,
+                        [&](tensor::Where where) { return tensor::rmsnorm(x, value(role), spec.eps, spec.weight_offset, where); },
                         [&] { return tensor::aten::rmsnorm(x, value(role), spec.eps, spec.weight_offset); });
 }
 
@@ -78,7 +79,7 @@ at::Tensor attention_part(const Context& context, const AttentionSpec& spec, con
 }
 
 at::Tensor activate(const Context& context, const at::Tensor& gate_up) {
-  return tensor::choose(context.backends.activation, "activation", kRounding, [&] { return tensor::swiglu(gate_up); },
+  return tensor::choose(context.backends.activation, "activation", kRounding, [&](tensor::Where where) { return tensor::swiglu(gate_up, where); },
                         [&] { return tensor::aten::swiglu(gate_up); });
 }
 

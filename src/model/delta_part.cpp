@@ -58,12 +58,14 @@ at::Tensor delta_net(const Context& context, const AttentionSpec& spec, const at
     out = run_states(context, d, mixed, decay, beta);
   } else {
     const auto& segments = context.sight.segments;
-    const at::Tensor rows = tensor::causal_conv(mixed, context.value(Role::kDeltaConv), segments);
-    const auto by = [&](tensor::DeltaForm form) {
-      return tensor::delta_rule(rows, decay, beta, {d.key_heads, d.value_heads, d.key_dim, d.value_dim}, segments, form);
+    const at::Tensor rows = tensor::causal_conv(mixed, context.value(Role::kDeltaConv), segments,
+                                                tensor::where_of(context.backends.recurrence));
+    const auto by = [&](tensor::DeltaForm form, tensor::Where where) {
+      return tensor::delta_rule(rows, decay, beta, {d.key_heads, d.value_heads, d.key_dim, d.value_dim}, segments, form, where);
     };
-    out = tensor::choose(context.backends.recurrence, "recurrence", 1e-4, [&] { return by(tensor::DeltaForm::kRecurrent); },
-                         [&] { return by(tensor::DeltaForm::kChunked); });
+    out = tensor::choose(context.backends.recurrence, "recurrence", 1e-4,
+                         [&](tensor::Where where) { return by(tensor::DeltaForm::kRecurrent, where); },
+                         [&] { return by(tensor::DeltaForm::kChunked, tensor::Where::kHost); });
   }
   const at::Tensor heads = context.norm(out.view({-1, d.value_dim}), Role::kDeltaNorm, {spec.q_norm.eps, 0});
   return context.project(heads.view(z.sizes()) * tensor::silu(z), {Role::kDeltaOut});

@@ -34,7 +34,8 @@ tensor::GatedUnit unit_of(const UnitSpec& unit) { return {unit.limit, unit.alpha
 
 at::Tensor shared_expert(const Context& context, const ExpertsSpec& spec, const at::Tensor& x) {
   const at::Tensor inner =
-      tensor::gated_unit(context.project(x, {Role::kSharedGate, Role::kSharedUp}), unit_of(spec.shared_unit));
+      tensor::gated_unit(context.project(x, {Role::kSharedGate, Role::kSharedUp}), unit_of(spec.shared_unit),
+                         tensor::where_of(context.backends.activation));
   const at::Tensor y = context.project(inner, {Role::kSharedDown});
   return spec.shared_gate ? y * tensor::sigmoid(context.project(x, {Role::kSharedSwitch})) : y;
 }
@@ -42,11 +43,12 @@ at::Tensor shared_expert(const Context& context, const ExpertsSpec& spec, const 
 }  // namespace
 
 at::Tensor expert_ffn(const Context& context, const ExpertsSpec& spec, const at::Tensor& x) {
+  const tensor::Where where = tensor::where_of(context.backends.experts);
   at::Tensor logits = context.project(x, {Role::kRouter});
   if (spec.router_bias) logits = logits + context.value(Role::kRouterBias);
   if (spec.logit_multiplier != 1) logits = logits * spec.logit_multiplier;
   const tensor::Routing routing =
-      tensor::route(logits, context.value(Role::kRouterCorrection), table_choices(context, spec), rule_of(spec));
+      tensor::route(logits, context.value(Role::kRouterCorrection), table_choices(context, spec), rule_of(spec), where);
   if (context.trace != nullptr) context.trace->routed.push_back({context.place, logits, routing.weights, *routing.choices});
 
   tensor::ExpertWeights weights;
@@ -62,7 +64,7 @@ at::Tensor expert_ffn(const Context& context, const ExpertsSpec& spec, const at:
   const at::Tensor inner =
       narrowed ? context.norm(context.project(x, {Role::kExpertsIn}), Role::kExpertsInNorm, spec.latent_norm) : x;
   at::Tensor y = tensor::experts(inner, routing, weights, context.slots.group(Role::kExpertsGateUp),
-                                 context.slots.group(Role::kExpertsDown));
+                                 context.slots.group(Role::kExpertsDown), where);
   if (narrowed) y = context.project(y, {Role::kExpertsOut});
   return spec.shared_width > 0 ? y + shared_expert(context, spec, x) : y;
 }

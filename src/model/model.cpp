@@ -244,7 +244,7 @@ at::Tensor Model::predict_further(const CachedBatch& batch, std::span<const std:
 at::Tensor Model::logits(const at::Tensor& hidden_rows) {
   const tensor::NoGrad no_grad;
   const at::Tensor weight = state_->value(state_->head);
-  at::Tensor products = tensor::linear(hidden_rows, {&weight, 1}, state_->whole.pack(Role::kHead));
+  at::Tensor products = tensor::linear(hidden_rows, {&weight, 1}, state_->whole.pack(Role::kHead), tensor::where_of(state_->backends.head));
   tensor::apply_logit_rule(products, {state_->spec.logit_multiplier, state_->spec.logit_cap});
   return products;
 }
@@ -253,7 +253,7 @@ TokenScores Model::score(const at::Tensor& hidden_rows, std::span<const std::int
   const ModelSpec& spec = state_->spec;
   const tensor::Scores scores =
       tensor::score(hidden_rows, state_->value(state_->head), state_->whole.pack(Role::kHead), targets,
-                    static_cast<float>(temperature), spec.used_vocab(), {spec.logit_multiplier, spec.logit_cap});
+                    static_cast<float>(temperature), spec.used_vocab(), {spec.logit_multiplier, spec.logit_cap}, tensor::where_of(state_->backends.head));
   return {scores.logprob, scores.entropy};
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "kernels/adamw.h"
+#include "kernels/offload.h"
 
 namespace troupe::optim {
 namespace {
@@ -107,7 +107,7 @@ Status AdamW::step(std::span<const ParameterStep> parameters, double lr_factor, 
     args.weight_decay = slot.group.weight_decay;
     args.step = steps_;
     args.grad_scale = static_cast<float>(gradient_scale);
-    kernels::adamw_step(args);
+    TROUPE_TRY_STATUS(kernels::run(where_, args));
   }
   return {};
 }

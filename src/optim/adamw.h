@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/device.h"
 #include "optim/options.h"
 
 namespace troupe::optim {
@@ -47,8 +48,12 @@ class AdamW {
   /// One update, in the order of the parameters given to create().
   /// w *= 1 - lr wd;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  w -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps).
   /// `lr_factor` is the schedule's; gradients are multiplied by `gradient_scale` (clipping) while they are read.
-  /// Errors: kInvalidArgument naming the parameter whose length differs; nothing is changed then.
+  /// Errors: kInvalidArgument naming the parameter whose length differs; nothing is changed then. On a GPU also those of
+  /// kernels/offload.h, in the middle of the parameters.
   [[nodiscard]] Status step(std::span<const ParameterStep> parameters, double lr_factor, double gradient_scale = 1);
+
+  /// Where the steps to come run; parameters and state lie in the host's memory either way. At first: on the CPU.
+  void set_where(kernels::Where where) { where_ = where; }
 
   /// Steps taken so far; part of the state (bias correction depends on it).
   [[nodiscard]] std::int64_t steps() const { return steps_; }
@@ -76,6 +81,7 @@ class AdamW {
   AdamWOptions options_;
   std::vector<Slot> slots_;
   std::int64_t steps_ = 0;
+  kernels::Where where_ = kernels::Where::kHost;
 };
 
 } // namespace troupe::optim

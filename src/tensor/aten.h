@@ -31,12 +31,12 @@ namespace aten {
 /// on one side only.
 void expect_close(const char* operation, const at::Tensor& ours, const at::Tensor& theirs, double tolerance);
 
-/// ours() or theirs(), as `backend` says. Both are functions without arguments that give a tensor.
+/// ours(where) or theirs(), as `backend` says. Both give a tensor.
 template <class Ours, class Theirs>
 at::Tensor choose(Backend backend, const char* operation, double tolerance, Ours&& ours, Theirs&& theirs) {
-  if (backend == Backend::kCpu) return ours();
   if (backend == Backend::kAten || backend == Backend::kChunked) return theirs();
-  const at::Tensor result = ours();
+  const at::Tensor result = ours(where_of(backend));
+  if (backend != Backend::kCheck) return result;
   const NoGrad no_grad;
   expect_close(operation, result.detach(), theirs(), tolerance);
   return result;

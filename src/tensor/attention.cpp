@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/offload.h"
+#include "tensor/autograd.h"
 #include "tensor/workspace.h"
 
 namespace troupe::tensor {
@@ -30,7 +32,7 @@ struct Columns {
 };
 
 at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double scale,
-                       std::span<const RowSegment> segments, kernels::Precision precision, at::Tensor* lse) {
+                       std::span<const RowSegment> segments, kernels::Precision precision, Where where, at::Tensor* lse) {
   const Columns columns(layout);
   at::Tensor out = at::empty({qkv.size(0), columns.k}, qkv.options());
   if (lse != nullptr) *lse = at::empty({qkv.size(0), layout.heads}, qkv.options());
@@ -56,7 +58,8 @@ at::Tensor attend_rows(const at::Tensor& qkv, const HeadLayout& layout, double s
     one.spans = &spans[2 * i];
     one.span_count = shared ? 2 : 1;
   }
-  kernels::attention_forward(shape_of(layout, scale, precision), list.data(), static_cast<std::int64_t>(list.size()));
+  const kernels::AttentionMemory memory{floats(qkv), floats(out), lse == nullptr ? std::span<float>() : floats(*lse)};
+  done(kernels::attention_forward(where, shape_of(layout, scale, precision), list, memory));
   return out;
 }
 
@@ -71,12 +74,13 @@ std::vector<RowSegment> by_shared_rows(std::vector<RowSegment> segments) {
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const HeadLayout& layout, double scale,
-                            std::span<const RowSegment> segments, kernels::Precision precision) {
+                            std::span<const RowSegment> segments, kernels::Precision precision, Where where) {
     at::Tensor lse;
-    at::Tensor out = attend_rows(qkv, layout, scale, segments, precision, &lse);
+    at::Tensor out = attend_rows(qkv, layout, scale, segments, precision, where, &lse);
     ctx->save_for_backward({qkv, out, lse});
     ctx->saved_data["segments"] = numbers_of(segments);
-    ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.heads, layout.kv_heads, layout.head_dim, static_cast<std::int64_t>(precision)};
+    ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.heads, layout.kv_heads, layout.head_dim, static_cast<std::int64_t>(precision),
+                                                               static_cast<std::int64_t>(where)};
     ctx->saved_data["scale"] = scale;
     return out;
   }
@@ -111,8 +115,9 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     }
     const kernels::AttentionGradStrides strides{columns.row, columns.k, columns.row, columns.row, columns.row};
     const auto shape = shape_of(layout, ctx->saved_data["scale"].toDouble(), static_cast<kernels::Precision>(sizes[3]));
-    kernels::attention_backward(shape, strides, list.data(), static_cast<std::int64_t>(list.size()));
-    return {dqkv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    done(kernels::attention_backward(static_cast<Where>(sizes[4]), shape, strides, list,
+                                     {floats(saved[0]), floats(saved[1]), floats(dout), floats(saved[2]), floats(dqkv)}));
+    return {dqkv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -132,11 +137,11 @@ std::vector<RowSegment> segments_of(std::span<const std::int64_t> numbers) {
 }
 
 at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
-                     std::span<const RowSegment> segments, kernels::Precision precision) {
+                     std::span<const RowSegment> segments, kernels::Precision precision, Where where) {
   TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(),
                "fused rows of query, key and value heads");
-  if (!at::GradMode::is_enabled()) return attend_rows(qkv, layout, scale, segments, precision, nullptr);
-  return AttentionFunction::apply(qkv, layout, static_cast<double>(scale), segments, precision);
+  if (!at::GradMode::is_enabled()) return attend_rows(qkv, layout, scale, segments, precision, where, nullptr);
+  return AttentionFunction::apply(qkv, layout, static_cast<double>(scale), segments, precision, where);
 }
 
 at::Tensor paged_attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,

@@ -31,7 +31,7 @@ struct RowSegment {
 /// Differentiable. Determinism: gradients of shared keys are added in the order of the segments.
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const HeadLayout& layout, float scale,
                                    std::span<const RowSegment> segments,
-                                   kernels::Precision precision = kernels::Precision::kFloat32);
+                                   kernels::Precision precision = kernels::Precision::kFloat32, Where where = Where::kHost);
 
 /// Rows [begin, end) are the tokens from `cached` on of a sequence that lies in `pages`.
 struct PagedSegment {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/delta_net.h"
+#include "kernels/offload.h"
 
 namespace troupe::tensor {
 
@@ -68,8 +68,8 @@ std::size_t depth_of(const std::vector<DeltaPiece>& pieces) {
 class DeltaBatch {
  public:
   DeltaBatch(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta, const DeltaLayout& layout,
-             std::vector<DeltaPiece> pieces)
-      : qkv_(qkv), decay_(decay), beta_(beta), layout_(layout), pieces_(std::move(pieces)), states_(pieces_.size()) {}
+             std::vector<DeltaPiece> pieces, Where where)
+      : qkv_(qkv), decay_(decay), beta_(beta), layout_(layout), pieces_(std::move(pieces)), where_(where), states_(pieces_.size()) {}
 
   /// A piece after its parent; `out` may be undefined in the chunked form.
   void forward(const at::Tensor& out, DeltaForm form) {
@@ -85,7 +85,7 @@ class DeltaBatch {
       if (form == DeltaForm::kChunked) {
         kernels::delta_rule_chunked(rules.data(), static_cast<std::int64_t>(rules.size()));
       } else {
-        for (const kernels::DeltaRule& one : rules) kernels::delta_rule(one);
+        done(kernels::run(where_, rules));
       }
       for (std::size_t i = 0; i < pieces_.size(); ++i)
         if (pieces_[i].depth == depth && !pieces_[i].has_children) states_[i] = {};
@@ -94,7 +94,7 @@ class DeltaBatch {
 
   /// A piece after its children. The gradients are written.
   void backward(const at::Tensor& dout, const at::Tensor& dqkv, const at::Tensor& ddecay, const at::Tensor& dbeta) {
-    if (depth_of(pieces_) > 1) forward({}, DeltaForm::kChunked);
+    if (depth_of(pieces_) > 1) forward({}, DeltaForm::kChunked);  // the states between pieces
     std::vector<std::vector<float>> before(pieces_.size()), behind(pieces_.size());  // gradients of states
     for (std::size_t depth = depth_of(pieces_); depth-- > 0;) {
       std::vector<kernels::DeltaRuleGrad> grads;
@@ -110,7 +110,7 @@ class DeltaBatch {
         if (piece.has_children) one.dstate_after = behind[i].data();
         grads.push_back(one);
       }
-      kernels::delta_rule_backward(grads.data(), static_cast<std::int64_t>(grads.size()));
+      done(kernels::run(where_, grads));
       for (std::size_t i = 0; i < pieces_.size(); ++i) {
         if (pieces_[i].depth != depth || pieces_[i].parent < 0) continue;
         std::vector<float>& sum = behind[static_cast<std::size_t>(pieces_[i].parent)];
@@ -147,23 +147,25 @@ class DeltaBatch {
   at::Tensor qkv_, decay_, beta_;
   DeltaLayout layout_;
   std::vector<DeltaPiece> pieces_;
+  Where where_;
   std::vector<std::vector<float>> states_;  ///< Behind each piece, while others need it.
 };
 
 at::Tensor delta_values(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta, const DeltaLayout& layout,
-                        std::span<const RowSegment> segments, DeltaForm form) {
+                        std::span<const RowSegment> segments, DeltaForm form, Where where) {
   at::Tensor out = at::empty({qkv.size(0), layout.value_heads * layout.value_dim}, qkv.options());
-  DeltaBatch(qkv, decay, beta, layout, pieces_of(segments)).forward(out, form);
+  DeltaBatch(qkv, decay, beta, layout, pieces_of(segments), where).forward(out, form);
   return out;
 }
 
 struct DeltaFunction : torch::autograd::Function<DeltaFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
-                            const DeltaLayout& layout, std::span<const RowSegment> segments, DeltaForm form) {
+                            const DeltaLayout& layout, std::span<const RowSegment> segments, DeltaForm form, Where where) {
     ctx->save_for_backward({qkv, decay, beta});
-    ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.key_heads, layout.value_heads, layout.key_dim, layout.value_dim};
+    ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.key_heads, layout.value_heads, layout.key_dim, layout.value_dim,
+                                                               static_cast<std::int64_t>(where)};
     ctx->saved_data["segments"] = numbers_of(segments);
-    return delta_values(qkv, decay, beta, layout, segments, form);
+    return delta_values(qkv, decay, beta, layout, segments, form, where);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -172,20 +174,21 @@ struct DeltaFunction : torch::autograd::Function<DeltaFunction> {
     const DeltaLayout layout{sizes[0], sizes[1], sizes[2], sizes[3]};
     const std::vector<RowSegment> segments = segments_of(ctx->saved_data["segments"].toIntVector());
     const at::Tensor dqkv = at::empty_like(saved[0]), ddecay = at::empty_like(saved[1]), dbeta = at::empty_like(saved[2]);
-    DeltaBatch(saved[0], saved[1], saved[2], layout, pieces_of(segments))
+    DeltaBatch(saved[0], saved[1], saved[2], layout, pieces_of(segments), static_cast<Where>(sizes[4]))
         .backward(gradients[0].contiguous(), dqkv, ddecay, dbeta);
-    return {dqkv, ddecay, dbeta, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {dqkv, ddecay, dbeta, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor delta_rule(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta, const DeltaLayout& layout,
-                      std::span<const RowSegment> segments, DeltaForm form) {
+                      std::span<const RowSegment> segments, DeltaForm form, Where where) {
+  TROUPE_CHECK(form == DeltaForm::kRecurrent || where == Where::kHost, "chunks are the CPU's");
   TROUPE_CHECK(qkv.is_contiguous() && decay.is_contiguous() && beta.is_contiguous() && qkv.size(1) == layout.channels(),
                "rows of query, key and value heads");
-  if (!at::GradMode::is_enabled()) return delta_values(qkv, decay, beta, layout, segments, form);
-  return DeltaFunction::apply(qkv, decay, beta, layout, segments, form);
+  if (!at::GradMode::is_enabled()) return delta_values(qkv, decay, beta, layout, segments, form, where);
+  return DeltaFunction::apply(qkv, decay, beta, layout, segments, form, where);
 }
 
 }  // namespace troupe::tensor

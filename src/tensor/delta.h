@@ -24,9 +24,10 @@ enum class DeltaForm : std::uint8_t {
 
 /// Shapes: qkv [T, channels], decay, beta [T, value_heads], result [T, value_heads * value_dim]. A segment goes on from the
 /// state at the end of its prefix, which is computed once however many go on from it.
-/// Differentiable: kernels::delta_rule_backward; gradients of shared rows are added in the order of the segments.
+/// Differentiable: kernels::delta_rule_backward; gradients of shared rows are added in the order of the segments. On the GPU:
+/// kRecurrent only.
 [[nodiscard]] at::Tensor delta_rule(const at::Tensor& qkv, const at::Tensor& decay, const at::Tensor& beta,
                                     const DeltaLayout& layout, std::span<const RowSegment> segments,
-                                    DeltaForm form = DeltaForm::kRecurrent);
+                                    DeltaForm form = DeltaForm::kRecurrent, Where where = Where::kHost);
 
 }  // namespace troupe::tensor

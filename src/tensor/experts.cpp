@@ -62,14 +62,56 @@ at::Tensor expert_rows(const at::Tensor& x, std::span<const std::int32_t> choice
   for (std::size_t e = 0; e < pairs.size(); ++e) {
     if (pairs[e].empty()) continue;
     const auto expert = static_cast<std::int64_t>(e);
-    at::Tensor h = multiply(x.index_select(0, index_tensor(pairs[e], chosen)), up[e], true);
+    at::Tensor h = multiply(x.index_select(0, index_tensor(pairs[e], chosen)), {&up[e], {}}, true, Where::kHost);
     if (up_bias.defined()) h.add_(up_bias[expert]);
-    at::Tensor y = multiply(gated_unit(h, w.unit), down[e], true);
+    at::Tensor y = multiply(gated_unit(h, w.unit), {&down[e], {}}, true, Where::kHost);
     if (w.down_bias.defined()) y.add_(w.down_bias[expert]);
     if (w.norm.defined()) y = weighted_norm(y, w.norm, w.norm_eps);
     out.index_copy_(0, index_tensor(pairs[e]), y);
   }
   return out;
+}
+
+/// bias[e] is added to the rows of expert e, which lie together.
+void add_by_expert(const at::Tensor& rows, const at::Tensor& bias, std::span<const std::int32_t> ends) {
+  for (std::size_t e = 0, begin = 0; e < ends.size(); begin = static_cast<std::size_t>(ends[e++]))
+    rows.slice(0, static_cast<std::int64_t>(begin), ends[e]).add_(bias[static_cast<std::int64_t>(e)]);
+}
+
+kernels::GroupedProduct grouped(const float* x, float* y, std::span<const std::int32_t> ends, const std::vector<kernels::Factor>& factors) {
+  return {x, y, ends, factors[0].packed, factors[0].device};  // each group's stand behind the first one's
+}
+
+/// As expert_rows, all experts in one product each: the same bits. kBoth: what is compared lies on the host.
+at::Tensor expert_rows_together(const at::Tensor& x, std::span<const std::int32_t> choices, std::int64_t chosen,
+                                const ExpertWeights& w, PackedGroup& packed_gate_up, PackedGroup& packed_down, Where where) {
+  const auto up = packed_gate_up.factors(gate_up_rows(w, w.gate_up), where, false);
+  const auto down = packed_down.factors(down_rows(w, w.down), where, false);
+  std::vector<std::int64_t> order;
+  std::vector<std::int32_t> ends;
+  for (const auto& pairs : pairs_by_expert(choices, static_cast<std::int64_t>(up.size()))) {
+    order.insert(order.end(), pairs.begin(), pairs.end());
+    ends.push_back(static_cast<std::int32_t>(order.size()));
+  }
+  const auto rows = static_cast<std::int64_t>(order.size());
+  const std::int64_t width = up[0].rows() / 2;
+  const at::Tensor gathered = x.index_select(0, index_tensor(order, chosen));
+  const Scratch between(where, rows * width);
+  if (w.gate_up_bias.defined()) {
+    const at::Tensor h = at::empty({rows, 2 * width}, x.options());
+    done(kernels::run(where, grouped(gathered.data_ptr<float>(), h.data_ptr<float>(), ends, up)));
+    add_by_expert(h, bias_rows(w, w.gate_up_bias), ends);
+    gated_unit(h.data_ptr<float>(), between.data(), rows, width, w.unit, where);
+  } else {
+    const Scratch h(where, rows * 2 * width);
+    done(kernels::run(where, grouped(gathered.data_ptr<float>(), h.data(), ends, up)));
+    gated_unit(h.data(), between.data(), rows, width, w.unit, where);
+  }
+  at::Tensor y = at::empty({rows, down[0].rows()}, x.options());
+  done(kernels::run(where, grouped(between.data(), y.data_ptr<float>(), ends, down)));
+  if (w.down_bias.defined()) add_by_expert(y, w.down_bias, ends);
+  if (w.norm.defined()) y = weighted_norm(y, w.norm, w.norm_eps);
+  return at::empty_like(y).index_copy_(0, index_tensor(order), y);
 }
 
 /// Sum over the slots of weight * row, slot by slot.
@@ -88,7 +130,7 @@ struct PackedExperts {
 
 /// In order: x, weights, gate_up, down, then whatever else is there.
 at::Tensor experts_formula(std::span<const at::Tensor> in, const ExpertWeights& w, const PackedExperts& packed,
-                           std::span<const std::int32_t> choices) {
+                           std::span<const std::int32_t> choices, Where where) {
   const at::Tensor& x = in[0];
   const at::Tensor weights = in[1].reshape({-1, 1});
   std::size_t next = 4;
@@ -99,19 +141,19 @@ at::Tensor experts_formula(std::span<const at::Tensor> in, const ExpertWeights& 
   const at::Tensor all_down = down_rows(w, in[3]);
   const auto up = all_up.unbind(0);
   const auto down = all_down.unbind(0);
-  const auto& up_packed = packed.gate_up->get(all_up);
-  const auto& up_turned = packed.gate_up->turned(all_up);
-  const auto& down_packed = packed.down->get(all_down);
-  const auto& down_turned = packed.down->turned(all_down);
+  const auto up_packed = packed.gate_up->factors(all_up, where, false);
+  const auto up_turned = packed.gate_up->factors(all_up, where, true);
+  const auto down_packed = packed.down->factors(all_down, where, false);
+  const auto down_turned = packed.down->factors(all_down, where, true);
   const auto pairs = pairs_by_expert(choices, static_cast<std::int64_t>(up.size()));
   at::Tensor y = at::zeros({x.size(0), down[0].size(0)}, x.options());
   for (std::size_t e = 0; e < pairs.size(); ++e) {
     if (pairs[e].empty()) continue;
     const auto expert = static_cast<std::int64_t>(e);
     const at::Tensor rows = index_tensor(pairs[e], in[1].size(1));
-    at::Tensor h = product(x.index_select(0, rows), up[e], up_packed[e], up_turned[e]);
+    at::Tensor h = product(x.index_select(0, rows), up[e], up_packed[e], up_turned[e], where);
     if (up_bias.defined()) h = h + up_bias[expert];
-    at::Tensor out = product(gated_unit_formula(h, w.unit), down[e], down_packed[e], down_turned[e]);
+    at::Tensor out = product(gated_unit_formula(h, w.unit), down[e], down_packed[e], down_turned[e], where);
     if (down_bias.defined()) out = out + down_bias[expert];
     if (norm.defined()) {
       out = out * (norm + 1);
@@ -148,7 +190,7 @@ at::Tensor route_formula(const at::Tensor& logits, const at::Tensor& index, cons
 }  // namespace
 
 Routing route(const at::Tensor& logits, const at::Tensor& correction, std::span<const std::int32_t> fixed,
-              const kernels::Router& rule) {
+              const kernels::Router& rule, Where where) {
   kernels::Router args = rule;
   args.rows = logits.size(0);
   args.experts = logits.size(1);
@@ -159,7 +201,7 @@ Routing route(const at::Tensor& logits, const at::Tensor& correction, std::span<
   args.fixed = fixed.empty() ? nullptr : fixed.data();
   args.choices = choices->data();
   args.weights = weights.data_ptr<float>();
-  kernels::route(args);
+  done(kernels::run(where, args));
   at::Tensor kept = recorded(weights, {logits}, [choices, rule](auto in) {
     at::Tensor index = at::empty({in[0].size(0), rule.chosen}, at::kLong);
     std::copy(choices->begin(), choices->end(), index.data_ptr<std::int64_t>());
@@ -208,22 +250,39 @@ const PackedGroup::Matrices& PackedGroup::turned(const at::Tensor& weights) {
   return turned_;
 }
 
+std::vector<kernels::Factor> PackedGroup::factors(const at::Tensor& weights, Where where, bool transposed) {
+  const Matrices* packed = where == Where::kDevice ? nullptr : transposed ? &turned(weights) : &get(weights);
+  const float* data = where == Where::kHost ? nullptr : on_device_.get({&weights, 1});
+  const std::int64_t n = weights.size(1), k = weights.size(2);
+  std::vector<kernels::Factor> factors(static_cast<std::size_t>(weights.size(0)));
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    if (packed != nullptr) factors[i].packed = &(*packed)[i];
+    if (data == nullptr) continue;
+    factors[i].device = {data + static_cast<std::int64_t>(i) * n * k, transposed ? k : n, transposed ? n : k, 0, transposed, precision_};
+  }
+  return factors;
+}
+
 at::Tensor experts(const at::Tensor& x, const Routing& routing, const ExpertWeights& weights,
                    const std::shared_ptr<PackedGroup>& packed_gate_up,
-                   const std::shared_ptr<PackedGroup>& packed_down) {
+                   const std::shared_ptr<PackedGroup>& packed_down, Where where) {
   const std::int64_t chosen = routing.weights.size(1);
   at::Tensor value;
   {
     const at::NoGradGuard off;
-    value = combine(expert_rows(x, *routing.choices, chosen, weights, *packed_gate_up, *packed_down), routing.weights);
+    const at::Tensor rows =
+        where == Where::kHost
+            ? expert_rows(x, *routing.choices, chosen, weights, *packed_gate_up, *packed_down)
+            : expert_rows_together(x, *routing.choices, chosen, weights, *packed_gate_up, *packed_down, where);
+    value = combine(rows, routing.weights);
   }
   std::vector<at::Tensor> inputs = {x, routing.weights, weights.gate_up, weights.down};
   for (const at::Tensor& more : {weights.gate_up_bias, weights.down_bias, weights.norm})
     if (more.defined()) inputs.push_back(more);
   ExpertWeights shape = weights;  // only which of them are there, and the rules
   const PackedExperts packed{packed_gate_up, packed_down};
-  return recorded(value, std::move(inputs), [shape, packed, choices = routing.choices](auto in) {
-    return experts_formula(in, shape, packed, *choices);
+  return recorded(value, std::move(inputs), [shape, packed, where, choices = routing.choices](auto in) {
+    return experts_formula(in, shape, packed, *choices, where);
   });
 }
 
@@ -233,59 +292,62 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct HeldGroup : torch::CustomClassHolder {
-  explicit HeldGroup(std::shared_ptr<PackedGroup> g) : group(std::move(g)) {}
+  HeldGroup(std::shared_ptr<PackedGroup> g, Where w) : group(std::move(g)), where(w) {}
   std::shared_ptr<PackedGroup> group;
+  Where where;
 };
 
 /// out[:, g] = in[:, g] times matrix g.
-at::Tensor multiply_groups(const at::Tensor& in, const PackedGroup::Matrices& matrices) {
-  const auto groups = static_cast<std::int64_t>(matrices.size());
-  const std::int64_t n = matrices[0].rows();
-  const std::int64_t k = matrices[0].cols();
+at::Tensor multiply_groups(const at::Tensor& in, const std::vector<kernels::Factor>& factors, Where where) {
+  const auto groups = static_cast<std::int64_t>(factors.size());
+  const std::int64_t n = factors[0].rows();
+  const std::int64_t k = factors[0].cols();
   at::Tensor out = at::empty({in.size(0), groups * n}, in.options());
   for (std::int64_t g = 0; g < groups; ++g)
-    kernels::matmul(in.data_ptr<float>() + g * k, in.size(0), matrices[static_cast<std::size_t>(g)],
-                    out.data_ptr<float>() + g * n, groups * n, groups * k);
+    done(kernels::run(where, kernels::Product{in.data_ptr<float>() + g * k, out.data_ptr<float>() + g * n, in.size(0),
+                                              factors[static_cast<std::size_t>(g)], groups * k, groups * n}));
   return out;
 }
 
 struct GroupLinearFunction : torch::autograd::Function<GroupLinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weights,
-                            const std::shared_ptr<PackedGroup>& packed) {
+                            const std::shared_ptr<PackedGroup>& packed, Where where) {
     ctx->save_for_backward({x, weights});
-    ctx->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<HeldGroup>(packed));
-    return multiply_groups(x, packed->get(weights));
+    ctx->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<HeldGroup>(packed, where));
+    return multiply_groups(x, packed->factors(weights, where, false), where);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const auto capsule = ctx->saved_data["group"].toCapsule();
-    PackedGroup& group = *static_cast<const HeldGroup&>(*capsule).group;
+    const auto& held = static_cast<const HeldGroup&>(*capsule);
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor& x = saved[0];
-    variable_list result(3);
-    const auto& turned = group.turned(saved[1]);
-    if (ctx->needs_input_grad(0)) result[0] = multiply_groups(dy, turned);
+    variable_list result(4);
+    const auto turned = held.group->factors(saved[1], held.where, true);
+    if (ctx->needs_input_grad(0)) result[0] = multiply_groups(dy, turned, held.where);
     if (!ctx->needs_input_grad(1)) return result;
     const std::int64_t n = saved[1].size(1);
     const std::int64_t k = saved[1].size(2);
     result[1] = at::empty({saved[1].size(0), n, k}, x.options());
     for (std::int64_t g = 0; g < saved[1].size(0); ++g)
-      kernels::weight_gradient({dy.data_ptr<float>() + g * n, x.data_ptr<float>() + g * k,
-                                result[1].data_ptr<float>() + g * n * k, x.size(0), n, k, dy.size(1), x.size(1), false,
-                                turned[0].precision()});
+      done(kernels::run(held.where, kernels::WeightGradient{
+                                        dy.data_ptr<float>() + g * n, x.data_ptr<float>() + g * k,
+                                        result[1].data_ptr<float>() + g * n * k, x.size(0), n, k, dy.size(1), x.size(1), false,
+                                        turned[0].precision()}));
     return result;
   }
 };
 
 }  // namespace
 
-at::Tensor group_linear(const at::Tensor& x, const at::Tensor& weights, const std::shared_ptr<PackedGroup>& packed) {
+at::Tensor group_linear(const at::Tensor& x, const at::Tensor& weights, const std::shared_ptr<PackedGroup>& packed,
+                        Where where) {
   const at::Tensor rows = x.contiguous();
   TROUPE_CHECK(rows.dim() == 2 && rows.size(1) == weights.size(0) * weights.size(2),
                "rows of groups as wide as their weights");
-  if (!at::GradMode::is_enabled()) return multiply_groups(rows, packed->get(weights));
-  return GroupLinearFunction::apply(rows, weights, packed);
+  if (!at::GradMode::is_enabled()) return multiply_groups(rows, packed->factors(weights, where, false), where);
+  return GroupLinearFunction::apply(rows, weights, packed, where);
 }
 
 }  // namespace troupe::tensor

@@ -21,37 +21,44 @@ using torch::autograd::variable_list;
 constexpr std::size_t kWeightsMax = 3;
 
 /// The transpose of the weights, asked for in the backward pass.
-using Turned = std::function<const kernels::PackedMatrix&()>;
+using Turned = std::function<kernels::Factor()>;
 struct HeldTurned : torch::CustomClassHolder {
-  explicit HeldTurned(Turned t) : turned(std::move(t)) {}
+  HeldTurned(Turned t, Where w) : turned(std::move(t)), where(w) {}
   Turned turned;
+  Where where;
 };
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w0,
                             const std::optional<at::Tensor>& w1, const std::optional<at::Tensor>& w2,
-                            const kernels::PackedMatrix* packed, Turned turned) {
+                            const kernels::Factor& packed, Turned turned, Where where) {
     const at::Tensor rows = x.contiguous();
     ctx->save_for_backward({rows, w0, w1.value_or(at::Tensor()), w2.value_or(at::Tensor())});
-    ctx->saved_data["turned"] = c10::IValue::make_capsule(c10::make_intrusive<HeldTurned>(std::move(turned)));
-    return multiply(rows, *packed, true);
+    ctx->saved_data["turned"] = c10::IValue::make_capsule(c10::make_intrusive<HeldTurned>(std::move(turned), where));
+    return multiply(rows, packed, true, where);
   }
 
   /// dX = dY W; dW = dY^T X, the rows of all weights below each other.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const auto capsule = ctx->saved_data["turned"].toCapsule();
-    const kernels::PackedMatrix& turned = static_cast<const HeldTurned&>(*capsule).turned();
+    const auto& held = static_cast<const HeldTurned&>(*capsule);
+    const Where where = held.where;
+    const kernels::Factor turned = held.turned();
     const at::Tensor dy = gradients[0].contiguous();
-    variable_list result(6);
-    if (ctx->needs_input_grad(0)) result[0] = multiply(dy, turned, true);
+    const Staged slopes(where, dy);  // both products read it
+    variable_list result(7);
+    if (ctx->needs_input_grad(0)) {
+      result[0] = at::empty({dy.size(0), turned.rows()}, dy.options());
+      done(kernels::run(where, kernels::Product{slopes.data(), result[0].data_ptr<float>(), dy.size(0), turned}));
+    }
     bool wanted = false;
     for (std::size_t i = 0; i < kWeightsMax; ++i) wanted |= saved[1 + i].defined() && ctx->needs_input_grad(1 + i);
     if (!wanted) return result;
     const at::Tensor& x = saved[0];
     const at::Tensor dw = at::empty({dy.size(1), x.size(1)}, x.options());
-    kernels::weight_gradient({dy.data_ptr<float>(), x.data_ptr<float>(), dw.data_ptr<float>(), x.size(0), dy.size(1),
-                              x.size(1), 0, 0, false, turned.precision()});
+    done(kernels::run(where, kernels::WeightGradient{slopes.data(), x.data_ptr<float>(), dw.data_ptr<float>(), x.size(0), dy.size(1),
+                                                     x.size(1), 0, 0, false, turned.precision()}));
     for (std::size_t i = 0, row = 0; i < kWeightsMax && saved[1 + i].defined(); ++i) {
       const std::int64_t rows = saved[1 + i].size(0);
       if (ctx->needs_input_grad(1 + i)) result[1 + i] = dw.narrow(0, static_cast<std::int64_t>(row), rows);
@@ -78,12 +85,12 @@ struct Stacked {
 
 }  // namespace
 
-at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& w, bool recorded) {
+at::Tensor multiply(const at::Tensor& x, const kernels::Factor& w, bool recorded, Where where) {
   TROUPE_CHECK(x.dim() == 2 && x.size(1) == w.cols(), "the input of a linear layer must be as wide as its weight");
   const at::Tensor rows = x.contiguous();
   at::Tensor y =
       recorded ? at::empty({rows.size(0), w.rows()}, rows.options()) : unrecorded_rows(rows.size(0), w.rows());
-  kernels::matmul(rows.data_ptr<float>(), rows.size(0), w, y.data_ptr<float>());
+  done(kernels::run(where, kernels::Product{rows.data_ptr<float>(), y.data_ptr<float>(), rows.size(0), w}));
   return y;
 }
 
@@ -121,24 +128,52 @@ const std::vector<kernels::PackedMatrix>& PackedWeights::turned_blocks(const at:
   return turned_blocks_;
 }
 
+kernels::DeviceMatrix PackedWeights::on_device(std::span<const at::Tensor> weights, Where where, bool transposed) {
+  if (where == Where::kHost) return {};
+  std::int64_t rows = 0;
+  for (const at::Tensor& weight : weights) rows += weight.size(0);
+  const std::int64_t width = weights[0].size(1);
+  return {on_device_.get(weights), transposed ? width : rows, transposed ? rows : width, 0, transposed, precision_};
+}
+
+kernels::Factor PackedWeights::factor(std::span<const at::Tensor> weights, Where where) {
+  return {where == Where::kDevice ? nullptr : &get(weights), on_device(weights, where, false)};
+}
+
+kernels::Factor PackedWeights::turned_factor(std::span<const at::Tensor> weights, Where where) {
+  return {where == Where::kDevice ? nullptr : &turned(weights), on_device(weights, where, true)};
+}
+
+std::vector<kernels::Factor> PackedWeights::turned_block_factors(const at::Tensor& weight, Where where) {
+  const std::int64_t rows = weight.size(0);
+  std::vector<kernels::Factor> blocks(static_cast<std::size_t>((rows + kBlockRows - 1) / kBlockRows));
+  const kernels::DeviceMatrix whole = on_device({&weight, 1}, where, true);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (where != Where::kDevice) blocks[i].packed = &turned_blocks(weight)[i];
+    const std::int64_t first = static_cast<std::int64_t>(i) * kBlockRows;
+    blocks[i].device = whole;
+    blocks[i].device.k = std::min(kBlockRows, rows - first);
+    if (whole.data != nullptr) blocks[i].device.data += first * weight.size(1);
+  }
+  return blocks;
+}
+
 at::Tensor linear(const at::Tensor& x, std::span<const at::Tensor> weights,
-                  const std::shared_ptr<PackedWeights>& packed) {
-  const kernels::PackedMatrix& matrix = packed->get(weights);
-  if (!at::GradMode::is_enabled()) return multiply(x, matrix, false);
+                  const std::shared_ptr<PackedWeights>& packed, Where where) {
+  const kernels::Factor factor = packed->factor(weights, where);
+  if (!at::GradMode::is_enabled()) return multiply(x, factor, false, where);
   const auto weight = [&](std::size_t i) { return i < weights.size() ? std::optional(weights[i]) : std::nullopt; };
   std::vector<at::Tensor> plain;
   for (const at::Tensor& w : weights) plain.push_back(w.detach());
-  Turned turned = [packed, plain = std::move(plain)]() -> const kernels::PackedMatrix& {
-    return packed->turned(plain);
-  };
-  return LinearFunction::apply(x, weights[0], weight(1), weight(2), &matrix, std::move(turned));
+  Turned turned = [packed, where, plain = std::move(plain)] { return packed->turned_factor(plain, where); };
+  return LinearFunction::apply(x, weights[0], weight(1), weight(2), factor, std::move(turned), where);
 }
 
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const kernels::PackedMatrix& packed,
-                   const kernels::PackedMatrix& turned) {
-  if (!at::GradMode::is_enabled()) return multiply(x, packed, false);
-  return LinearFunction::apply(x, weight, std::optional<at::Tensor>(), std::optional<at::Tensor>(), &packed,
-                               Turned([&turned]() -> const kernels::PackedMatrix& { return turned; }));
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const kernels::Factor& packed,
+                   const kernels::Factor& turned, Where where) {
+  if (!at::GradMode::is_enabled()) return multiply(x, packed, false, where);
+  return LinearFunction::apply(x, weight, std::optional<at::Tensor>(), std::optional<at::Tensor>(), packed,
+                               Turned([turned] { return turned; }), where);
 }
 
 }  // namespace troupe::tensor

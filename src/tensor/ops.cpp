@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "kernels/norms.h"
+#include "kernels/offload.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
@@ -23,10 +24,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+void keep(AutogradContext* ctx, Where where) { ctx->saved_data["where"] = static_cast<std::int64_t>(where); }
+Where kept_where(AutogradContext* ctx) { return static_cast<Where>(ctx->saved_data["where"].toInt()); }
+
 /// The weight as the kernel multiplies it.
 at::Tensor shifted(const at::Tensor& weight, double offset) { return offset == 0 ? weight : weight.add(offset); }
 
-at::Tensor rmsnorm_rows(const at::Tensor& x, const at::Tensor& weight, double eps, double offset, at::Tensor* inv_rms) {
+at::Tensor rmsnorm_rows(const at::Tensor& x, const at::Tensor& weight, double eps, double offset, Where where, at::Tensor* inv_rms) {
   const at::Tensor w = shifted(weight, offset);
   at::Tensor y = inv_rms != nullptr ? at::empty_like(x) : unrecorded_rows(x.size(0), x.size(1));
   kernels::RmsNormForward args;
@@ -40,17 +44,18 @@ at::Tensor rmsnorm_rows(const at::Tensor& x, const at::Tensor& weight, double ep
     *inv_rms = at::empty({x.size(0)}, x.options());
     args.inv_rms = inv_rms->data_ptr<float>();
   }
-  kernels::rmsnorm_forward(args);
+  done(kernels::run(where, args));
   return y;
 }
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps,
-                            double offset) {
+                            double offset, Where where) {
     at::Tensor inv_rms;
-    at::Tensor y = rmsnorm_rows(x, weight, eps, offset, &inv_rms);
+    at::Tensor y = rmsnorm_rows(x, weight, eps, offset, where, &inv_rms);
     ctx->save_for_backward({x, weight, inv_rms});
     ctx->saved_data["offset"] = offset;
+    keep(ctx, where);
     return y;
   }
 
@@ -70,12 +75,12 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     args.dweight = dweight.data_ptr<float>();
     args.rows = x.size(0);
     args.cols = x.size(1);
-    kernels::rmsnorm_backward(args);
-    return {dx, dweight, at::Tensor(), at::Tensor()};
+    done(kernels::run(kept_where(ctx), args));
+    return {dx, dweight, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
-at::Tensor swiglu_rows(const at::Tensor& gate_up, bool recorded) {
+at::Tensor swiglu_rows(const at::Tensor& gate_up, bool recorded, Where where) {
   const std::int64_t width = gate_up.size(1) / 2;
   at::Tensor y =
       recorded ? at::empty({gate_up.size(0), width}, gate_up.options()) : unrecorded_rows(gate_up.size(0), width);
@@ -86,14 +91,15 @@ at::Tensor swiglu_rows(const at::Tensor& gate_up, bool recorded) {
   args.rows = gate_up.size(0);
   args.cols = width;
   args.in_stride = 2 * width;
-  kernels::swiglu_forward(args);
+  done(kernels::run(where, args));
   return y;
 }
 
 struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up, Where where) {
     ctx->save_for_backward({gate_up});
-    return swiglu_rows(gate_up, true);
+    keep(ctx, where);
+    return swiglu_rows(gate_up, true, where);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -111,8 +117,8 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
     args.cols = width;
     args.in_stride = 2 * width;
     args.out_stride = 2 * width;
-    kernels::swiglu_backward(args);
-    return {result};
+    done(kernels::run(kept_where(ctx), args));
+    return {result, at::Tensor()};
   }
 };
 
@@ -157,7 +163,7 @@ struct HeadRange {
 };
 
 void normalise(const float* x, float* y, float* inv_rms, std::int64_t rows, const HeadLayout& layout, HeadRange range,
-               const at::Tensor& weight, double eps) {
+               const at::Tensor& weight, double eps, Where where) {
   kernels::RmsNormForward args;
   args.x = x + range.first;
   args.y = y + range.first;
@@ -169,7 +175,7 @@ void normalise(const float* x, float* y, float* inv_rms, std::int64_t rows, cons
   args.x_stride = layout.row();
   args.y_stride = layout.row();
   args.eps = static_cast<float>(eps);
-  kernels::rmsnorm_forward(args);
+  done(kernels::run(where, args));
 }
 
 /// Query and key heads lie side by side, so one call turns both.
@@ -194,7 +200,7 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
 
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const Maybe& maybe_q_weight,
                             const Maybe& maybe_k_weight, const Maybe& maybe_cos, const Maybe& maybe_sin,
-                            const HeadLayout& layout, double q_eps, double k_eps) {
+                            const HeadLayout& layout, double q_eps, double k_eps, Where where) {
     const std::int64_t rows = qkv.size(0);
     const at::Tensor q_weight = maybe_q_weight.value_or(at::Tensor());
     const at::Tensor k_weight = maybe_k_weight.value_or(at::Tensor());
@@ -207,13 +213,14 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
       q_inv = at::empty({rows, layout.heads}, qkv.options());
       k_inv = at::empty({rows, layout.kv_heads}, qkv.options());
       const float* x = qkv.data_ptr<float>();
-      normalise(x, y.data_ptr<float>(), q_inv.data_ptr<float>(), rows, layout, {0, layout.heads}, q_weight, q_eps);
+      normalise(x, y.data_ptr<float>(), q_inv.data_ptr<float>(), rows, layout, {0, layout.heads}, q_weight, q_eps, where);
       normalise(x, y.data_ptr<float>(), k_inv.data_ptr<float>(), rows, layout,
-                {layout.heads * layout.head_dim, layout.kv_heads}, k_weight, k_eps);
+                {layout.heads * layout.head_dim, layout.kv_heads}, k_weight, k_eps, where);
     }
     rotate(y.data_ptr<float>(), rows, layout, cos, sin, false);
     ctx->save_for_backward({normed ? qkv : at::Tensor(), q_weight, k_weight, cos, sin, q_inv, k_inv});
     ctx->saved_data["layout"] = std::vector<std::int64_t>{layout.heads, layout.kv_heads, layout.head_dim};
+    keep(ctx, where);
     return y;
   }
 
@@ -223,11 +230,12 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
     const HeadLayout layout{sizes[0], sizes[1], sizes[2]};
     at::Tensor dx = gradients[0].clone();
     rotate(dx.data_ptr<float>(), dx.size(0), layout, saved[3], saved[4], true);
-    variable_list result(8);
+    const Where where = kept_where(ctx);
+    variable_list result(9);
     if (saved[0].defined()) {
-      result[1] = unnormalise(saved[0], dx, layout, {0, layout.heads}, saved[1], saved[5]);
+      result[1] = unnormalise(saved[0], dx, layout, {0, layout.heads}, saved[1], saved[5], where);
       result[2] =
-          unnormalise(saved[0], dx, layout, {layout.heads * layout.head_dim, layout.kv_heads}, saved[2], saved[6]);
+          unnormalise(saved[0], dx, layout, {layout.heads * layout.head_dim, layout.kv_heads}, saved[2], saved[6], where);
     }
     result[0] = dx;
     return result;
@@ -235,7 +243,7 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
 
   /// The gradient in `dx`, of the normalised heads, becomes that of the heads before; returns the weight's.
   static at::Tensor unnormalise(const at::Tensor& x, const at::Tensor& dx, const HeadLayout& layout, HeadRange range,
-                                const at::Tensor& weight, const at::Tensor& inv_rms) {
+                                const at::Tensor& weight, const at::Tensor& inv_rms, Where where) {
     at::Tensor dweight = at::empty_like(weight);
     kernels::RmsNormBackward args;
     args.x = x.data_ptr<float>() + range.first;
@@ -248,18 +256,18 @@ struct HeadsFunction : torch::autograd::Function<HeadsFunction> {
     args.cols = layout.head_dim;
     args.heads = range.heads;
     args.x_stride = args.dy_stride = args.dx_stride = layout.row();
-    kernels::rmsnorm_backward(args);
+    done(kernels::run(where, args));
     return dweight;
   }
 };
 
 }  // namespace
 
-at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
+at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset, Where where) {
   TROUPE_CHECK(x.dim() == 2 && x.is_contiguous() && weight.numel() == x.size(1),
                "the norm's weight must be as wide as its input");
-  if (!at::GradMode::is_enabled()) return rmsnorm_rows(x, weight, eps, offset, nullptr);
-  return RmsNormFunction::apply(x, weight, eps, offset);
+  if (!at::GradMode::is_enabled()) return rmsnorm_rows(x, weight, eps, offset, where, nullptr);
+  return RmsNormFunction::apply(x, weight, eps, offset, where);
 }
 
 at::Tensor add_in_place(at::Tensor y, const at::Tensor& x) {
@@ -268,11 +276,11 @@ at::Tensor add_in_place(at::Tensor y, const at::Tensor& x) {
   return y;
 }
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
+at::Tensor swiglu(const at::Tensor& gate_up, Where where) {
   TROUPE_CHECK(gate_up.dim() == 2 && gate_up.is_contiguous() && gate_up.size(1) % 2 == 0,
                "rows of gate and up, side by side");
-  if (!at::GradMode::is_enabled()) return swiglu_rows(gate_up, false);
-  return SwigluFunction::apply(gate_up);
+  if (!at::GradMode::is_enabled()) return swiglu_rows(gate_up, false, where);
+  return SwigluFunction::apply(gate_up, where);
 }
 
 at::Tensor embedding(const at::Tensor& weight, std::span<const std::int32_t> ids) {
@@ -283,7 +291,7 @@ at::Tensor embedding(const at::Tensor& weight, std::span<const std::int32_t> ids
 }
 
 at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const HeadNorm& q_norm,
-                                const HeadNorm& k_norm, const RopeRows& rope) {
+                                const HeadNorm& k_norm, const RopeRows& rope, Where where) {
   TROUPE_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == layout.row(),
                "fused rows of query, key and value heads");
   TROUPE_CHECK(q_norm.weight.defined() == k_norm.weight.defined(),
@@ -293,13 +301,13 @@ at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const 
   if (at::GradMode::is_enabled()) {
     const auto maybe = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
     return HeadsFunction::apply(qkv, maybe(q_weight), maybe(k_weight), maybe(rope.cos), maybe(rope.sin), layout,
-                                q_norm.eps, k_norm.eps);
+                                q_norm.eps, k_norm.eps, where);
   }
   float* rows = qkv.data_ptr<float>();
   if (q_weight.defined()) {
-    normalise(rows, rows, nullptr, qkv.size(0), layout, {0, layout.heads}, q_weight, q_norm.eps);
+    normalise(rows, rows, nullptr, qkv.size(0), layout, {0, layout.heads}, q_weight, q_norm.eps, where);
     normalise(rows, rows, nullptr, qkv.size(0), layout, {layout.heads * layout.head_dim, layout.kv_heads}, k_weight,
-              k_norm.eps);
+              k_norm.eps, where);
   }
   rotate(rows, qkv.size(0), layout, rope.cos, rope.sin, false);
   return qkv;

@@ -8,16 +8,18 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/place.h"
+
 namespace troupe::tensor {
 
 /// y = (weight + offset) * x / sqrt(mean(x^2) + eps). Shapes: x [T, D], weight [D].
-[[nodiscard]] at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset);
+[[nodiscard]] at::Tensor rmsnorm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset, Where where = Where::kHost);
 
 /// y + x, written over y. Shapes: equal. Not differentiable.
 [[nodiscard]] at::Tensor add_in_place(at::Tensor y, const at::Tensor& x);
 
 /// y = silu(gate) * up. Shapes: gate_up [T, 2I] (gate first), y [T, I].
-[[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up);
+[[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up, Where where = Where::kHost);
 
 /// Rows `ids` of the table. Shapes: weight [V, D], result [ids, D]. Precondition: ids in [0, V).
 /// Determinism: the gradient adds rows in the order of ids.
@@ -45,8 +47,8 @@ struct RopeRows {
 };
 
 /// Normalises query and key heads (where asked), then rotates their leading channels (half-split); values pass.
-/// Shapes: qkv and result [T, layout.row()]. Without recording, `qkv` itself is changed and returned.
+/// Shapes: qkv and result [T, layout.row()]. Without recording, `qkv` itself is changed and returned. `where`: of the norms.
 [[nodiscard]] at::Tensor normalise_and_rotate(at::Tensor qkv, const HeadLayout& layout, const HeadNorm& q_norm,
-                                              const HeadNorm& k_norm, const RopeRows& rope);
+                                              const HeadNorm& k_norm, const RopeRows& rope, Where where = Where::kHost);
 
 }  // namespace troupe::tensor

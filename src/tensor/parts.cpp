@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/offload.h"
 #include "kernels/pointwise.h"
 #include "kernels/streams.h"
 #include "tensor/recorded.h"
@@ -78,18 +79,23 @@ at::Tensor gated_unit_formula(const at::Tensor& gate_up, const GatedUnit& unit) 
   return (up + unit.up_offset) * gate * (gate * unit.alpha).sigmoid();
 }
 
-at::Tensor gated_unit(const at::Tensor& gate_up, const GatedUnit& unit) {
-  if (unit.plain()) return swiglu(gate_up);
-  at::Tensor y = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+void gated_unit(const float* gate_up, float* y, std::int64_t rows, std::int64_t cols, const GatedUnit& unit, Where where) {
+  if (unit.plain()) return done(kernels::run(where, kernels::SwigluForward{gate_up, gate_up + cols, y, rows, cols, 2 * cols}));
   kernels::GatedUnit args;
-  args.gate_up = gate_up.data_ptr<float>();
-  args.y = y.data_ptr<float>();
-  args.rows = y.size(0);
-  args.cols = y.size(1);
+  args.gate_up = gate_up;
+  args.y = y;
+  args.rows = rows;
+  args.cols = cols;
   args.limit = static_cast<float>(unit.limit);
   args.alpha = static_cast<float>(unit.alpha);
   args.up_offset = static_cast<float>(unit.up_offset);
-  kernels::gated_unit(args);
+  done(kernels::run(where, args));
+}
+
+at::Tensor gated_unit(const at::Tensor& gate_up, const GatedUnit& unit, Where where) {
+  if (unit.plain()) return swiglu(gate_up, where);
+  at::Tensor y = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+  gated_unit(gate_up.data_ptr<float>(), y.data_ptr<float>(), y.size(0), y.size(1), unit, where);
   return recorded(y, {gate_up}, [unit](auto in) { return gated_unit_formula(in[0], unit); });
 }
 

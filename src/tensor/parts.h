@@ -23,7 +23,9 @@ struct GatedUnit {
   [[nodiscard]] bool plain() const { return limit == 0 && alpha == 1 && up_offset == 0; }
 };
 /// Shapes: gate_up [T, 2I] (gate first), result [T, I].
-[[nodiscard]] at::Tensor gated_unit(const at::Tensor& gate_up, const GatedUnit& unit);
+[[nodiscard]] at::Tensor gated_unit(const at::Tensor& gate_up, const GatedUnit& unit, Where where = Where::kHost);
+/// The same on floats of rows, not recorded. `gate_up` and `y` may lie on the device.
+void gated_unit(const float* gate_up, float* y, std::int64_t rows, std::int64_t cols, const GatedUnit& unit, Where where);
 /// The same in LibTorch's operations.
 [[nodiscard]] at::Tensor gated_unit_formula(const at::Tensor& gate_up, const GatedUnit& unit);
 

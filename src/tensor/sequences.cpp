@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/delta_net.h"
+#include "kernels/offload.h"
 #include "kernels/streams.h"
 #include "tensor/recorded.h"
 
@@ -90,14 +90,14 @@ kernels::CausalConv conv_of_segment(const at::Tensor& x, const at::Tensor& weigh
           x.size(1), weight.size(2)};
 }
 
-at::Tensor conv_values(const at::Tensor& x, const at::Tensor& weight, const Segments& segments) {
+at::Tensor conv_values(const at::Tensor& x, const at::Tensor& weight, const Segments& segments, Where where) {
   at::Tensor y = at::empty_like(x);
   std::vector<float> history;
   for (const RowSegment& s : segments) {
     (void)conv_history(x, s, weight.size(2) - 1, history);
     kernels::CausalConv conv = conv_of_segment(x, weight, s, history);
     conv.y = y.data_ptr<float>() + s.begin * x.size(1);
-    kernels::causal_conv(conv);
+    done(kernels::run(where, conv));
   }
   return y;
 }
@@ -216,9 +216,10 @@ at::Tensor listed_attention(const at::Tensor& q, const at::Tensor& kv, const at:
                        });
 }
 
-at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, std::span<const RowSegment> segments) {
+at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, std::span<const RowSegment> segments,
+                       Where where) {
   const Segments kept(segments.begin(), segments.end());
-  return recorded_with(conv_values(x, weight, kept), {x, weight}, [kept](auto in, const at::Tensor& dy) {
+  return recorded_with(conv_values(x, weight, kept, where), {x, weight}, [kept](auto in, const at::Tensor& dy) {
     return conv_gradients(in[0], in[1], dy, kept);
   });
 }

@@ -47,9 +47,9 @@ struct Entries {
                                           const ListedLayout& layout, std::span<const RowSegment> segments,
                                           const Entries& entries = {});
 
-/// kernels::causal_conv. Shapes: x [T, C], weight [C, 1, taps].
+/// kernels::causal_conv; its gradient is the CPU's wherever it runs. Shapes: x [T, C], weight [C, 1, taps].
 [[nodiscard]] at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight,
-                                     std::span<const RowSegment> segments);
+                                     std::span<const RowSegment> segments, Where where = Where::kHost);
 
 /// Every complete window of every segment's document, pooled (kernels::pool_window). Shapes: rows [T, 2 * width],
 /// position [ratio, width], width = channels or, overlapping, 2 * channels.

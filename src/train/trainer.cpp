@@ -8,6 +8,7 @@
 
 #include "optim/clip.h"
 #include "optim/schedule.h"
+#include "tensor/place.h"
 
 namespace troupe::train {
 namespace {
@@ -32,11 +33,12 @@ std::span<const float> read(const at::Tensor& tensor) {
 } // namespace
 
 Result<Trainer> Trainer::create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule,
-                                const ModelLossOptions& model_loss) {
+                                const ModelLossOptions& model_loss, kernels::Where where) {
   TROUPE_TRY_STATUS(optim::validate(schedule));
   std::vector<optim::ParameterInfo> infos;
   for (const model::Parameter& parameter : model.parameters()) infos.push_back({parameter.name, parameter.value.numel()});
   TROUPE_TRY(auto optimizer, optim::AdamW::create(options, infos));
+  optimizer.set_where(where);
   model.set_trainable(true);
   return Trainer(model, std::move(optimizer), options, schedule, model_loss);
 }
@@ -110,6 +112,9 @@ Result<StepReport> Trainer::step(std::span<const MicroBatch> batches, double tem
     }
     report.grad_norm = norm.norm;
     report.lr = peak_lr_ * factor;
+  } catch (const tensor::KernelError& e) {
+    model_->clear_gradients();
+    return tl::unexpected(e.error());
   } catch (const std::exception& e) {
     model_->clear_gradients();
     return fail(ErrorCode::kInternal, std::string("LibTorch could not do the step: ") + e.what());
@@ -120,11 +125,17 @@ Result<StepReport> Trainer::step(std::span<const MicroBatch> batches, double tem
   return report;
 }
 
-std::vector<float> Trainer::logprobs(model::Model& model, const MicroBatch& batch, double temperature) {
+Result<std::vector<float>> Trainer::logprobs(model::Model& model, const MicroBatch& batch, double temperature) {
   const torch::autograd::AutoGradMode off(false);
-  const at::Tensor scores = score(model, batch, temperature).logprob.contiguous();
-  const auto values = read(scores);
-  return {values.begin(), values.end()};
+  try {
+    const at::Tensor scores = score(model, batch, temperature).logprob.contiguous();
+    const auto values = read(scores);
+    return std::vector<float>(values.begin(), values.end());
+  } catch (const tensor::KernelError& e) {
+    return tl::unexpected(e.error());
+  } catch (const std::exception& e) {
+    return fail(ErrorCode::kInternal, std::string("LibTorch could not score a batch: ") + e.what());
+  }
 }
 
 std::vector<StateTensor> Trainer::state() {

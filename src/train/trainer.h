@@ -52,18 +52,19 @@ struct StateTensor {
 /// A model and its optimizer. Not thread-safe.
 class Trainer {
  public:
-  /// The model must outlive the trainer; it becomes trainable. Errors: those of AdamW::create and validate(schedule).
+  /// The model must outlive the trainer; it becomes trainable. `optimizer`: where AdamW runs. Errors: those of AdamW::create and
+  /// validate(schedule).
   [[nodiscard]] static Result<Trainer> create(model::Model& model, const optim::AdamWOptions& options, const optim::ScheduleOptions& schedule,
-                                              const ModelLossOptions& model_loss = {});
+                                              const ModelLossOptions& model_loss = {}, kernels::Where optimizer = kernels::Where::kHost);
 
-  /// One step. On an error nothing was changed. With `reduce` the micro-batches are this rank's part of the batch (there may be none), and
+  /// One step. On an error nothing was changed, but where a GPU fails in the middle of AdamW. With `reduce` the micro-batches are this rank's part of the batch (there may be none), and
   /// gradients are summed over the ranks before they are clipped: as all ranks hold the same bits before the step, they do after it.
-  /// Errors: kInvalidArgument without micro-batches and `reduce`; those of `reduce`; kCorrupt for a gradient that is not finite, naming the parameter; those of `loss`.
+  /// Errors: kInvalidArgument without micro-batches and `reduce`; those of `reduce`; those of kernels on a GPU (kernels/offload.h); kCorrupt for a gradient that is not finite, naming the parameter; those of `loss`.
   /// Determinism: the same inputs give the same bits, whatever was trained before and whatever else the machine does.
   [[nodiscard]] Result<StepReport> step(std::span<const MicroBatch> batches, double temperature, const LossFunction& loss, const ReduceFunction& reduce = {});
 
-  /// Scores targets without gradients (reference policies, probes). Shape [n].
-  [[nodiscard]] static std::vector<float> logprobs(model::Model& model, const MicroBatch& batch, double temperature);
+  /// Scores targets without gradients (reference policies, probes). Shape [n]. Errors: those of a forward pass, as of `step`.
+  [[nodiscard]] static Result<std::vector<float>> logprobs(model::Model& model, const MicroBatch& batch, double temperature);
 
   /// Optimizer steps of this trainer's schedule.
   [[nodiscard]] std::int64_t steps() const { return optimizer_.steps(); }

@@ -81,13 +81,39 @@ TEST_F(ExperimentTest, JsonComesBackEqualAndTakesFlags) {
 }
 
 TEST_F(ExperimentTest, WhoeverKeepsNoBitsIsRefusedWhereTheyArePromised) {
-  for (const std::string key : {"matmul", "attention", "norm", "activation", "recurrence"}) {
-    const std::string other = "kernels." + key + (key == "recurrence" ? "=\"chunked\"" : "=\"aten\"");
-    EXPECT_THAT(load(std::string("numerics = \"invariant\"\n") + kModel + kRlStage, {other}),
-                HasSubstr("kernels." + key)) << other;
-    EXPECT_EQ(load(std::string("numerics = \"fast\"\n") + kModel + kRlStage, {other}), "") << other;
-    EXPECT_EQ(load(std::string("numerics = \"invariant\"\n") + kModel + kRlStage, {"kernels." + key + "=\"check\""}), "");
+  const auto with = [&](const char* numerics, const std::string& set) {
+    return load("numerics = \"" + std::string(numerics) + "\"\n" + kModel + kRlStage, {set});
+  };
+  for (const tensor::BackendRow& row : tensor::kBackendRows) {
+    const std::string key = std::string("kernels.") + row.key, cuda = key + "=\"cuda\"";
+    SCOPED_TRACE(key);
+    for (const char* value : {"cpu", "check:cuda"}) EXPECT_EQ(with("invariant", key + "=\"" + value + "\""), "");
+    EXPECT_EQ(with("fast", cuda), "");
+    if (row.same_bits)
+      EXPECT_EQ(with("invariant", cuda), "");
+    else
+      EXPECT_THAT(with("invariant", cuda), HasSubstr(key + " = \"cuda\" cannot keep what numerics = \"invariant\" promises"));
+    if (row.other == tensor::Backend::kCpu) {
+      EXPECT_THAT(with("fast", key + "=\"check\""), HasSubstr("must be one of \"cpu\", \"cuda\", \"check:cuda\"; got \"check\"")) << "there is nobody to compare with";
+      continue;
+    }
+    const std::string name = row.other == tensor::Backend::kAten ? "aten" : "chunked", other = key + "=\"" + name + "\"";
+    EXPECT_THAT(with("invariant", other), HasSubstr(key + " = \"" + name + "\" cannot keep")) << other;
+    EXPECT_EQ(with("fast", other), "") << other;
+    EXPECT_EQ(with("invariant", key + "=\"check\""), "");
   }
+}
+
+TEST_F(ExperimentTest, AKernelWithoutBfloat16IsRefusedOnTheGpu) {
+  for (const tensor::BackendRow& row : tensor::kBackendRows)
+    for (const char* value : {"cuda", "check:cuda"}) {
+      const std::string key = std::string("kernels.") + row.key;
+      const std::string text = load(std::string(kModel) + kRlStage, {key + "=\"" + value + "\"", "model.dtype=\"bfloat16\""});
+      if (row.bfloat16)
+        EXPECT_EQ(text, "");
+      else
+        EXPECT_THAT(text, HasSubstr(key + " = \"" + value + "\" needs model.dtype = \"float32\""));
+    }
 }
 
 TEST_F(ExperimentTest, TomlComesBackEqual) {

@@ -70,6 +70,7 @@ TEST(CudaLibraryFile, ExportsTheEntryPointsAndNothingElse) {
 #define TROUPE_ENTRY(name, Args) wanted.insert("troupe_cuda_" #name);
   TROUPE_CUDA_KERNELS(TROUPE_ENTRY)
   TROUPE_CUDA_CALLS(TROUPE_ENTRY)
+  TROUPE_CUDA_MEMORY(TROUPE_ENTRY)
 #undef TROUPE_ENTRY
   EXPECT_EQ(exported, wanted);
 }

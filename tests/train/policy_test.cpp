@@ -25,7 +25,7 @@ std::vector<rl::Group> sampled_groups(model::Model& sampler, double temperature)
       batch.batch = model::pack_documents(std::vector<std::vector<std::int32_t>>{whole});
       for (std::size_t t = 0; t < sample.ids.size(); ++t) batch.rows.push_back(static_cast<std::int32_t>(group.prompt.size() + t) - 1);
       batch.targets = sample.ids;
-      sample.logprobs = Trainer::logprobs(sampler, batch, temperature);
+      sample.logprobs = value_or_die(Trainer::logprobs(sampler, batch, temperature));
       sample.versions.assign(sample.ids.size(), PolicyVersion{0, 1});
       group.samples.push_back(std::move(sample));
     }
@@ -43,7 +43,7 @@ class Policy {
 
   [[nodiscard]] std::vector<std::vector<float>> logprobs(model::Model& model) const {
     std::vector<std::vector<float>> all;
-    for (const MicroBatch& batch : batches_) all.push_back(Trainer::logprobs(model, batch, temperature_));
+    for (const MicroBatch& batch : batches_) all.push_back(value_or_die(Trainer::logprobs(model, batch, temperature_)));
     return all;
   }
 

@@ -74,7 +74,7 @@ TEST(MicroBatches, OnesWithoutTargetsChangeNothing) {
 
 /// Mean of -log p over the targets of `batch`.
 double loss_of(model::Model& model, const MicroBatch& batch) {
-  const auto logprobs = Trainer::logprobs(model, batch, 1.0);
+  const auto logprobs = value_or_die(Trainer::logprobs(model, batch, 1.0));
   double sum = 0;
   for (const float l : logprobs) sum -= l;
   return sum / static_cast<double>(logprobs.size());

@@ -108,15 +108,16 @@ void bind_model(config::Section& s, ModelSection& o) {
 
 void bind_kernels(config::Section& s, KernelsSection& o) {
   using tensor::Backend;
-  const std::initializer_list<std::pair<std::string_view, Backend>> kWho = {{"cpu", Backend::kCpu}, {"aten", Backend::kAten}, {"check", Backend::kCheck}};
-  s.choice("matmul", o.matmul, kWho,
-           "Linear layers: our kernel, LibTorch's operators, or both (the result is our kernel's; a difference beyond rounding ends the step).");
-  s.choice("attention", o.attention, kWho, "Attention of a training batch, likewise.");
-  s.choice("norm", o.norm, kWho, "RMSNorm, likewise.");
-  s.choice("activation", o.activation, kWho, "SwiGLU, likewise.");
-  s.choice("recurrence", o.recurrence, {{"cpu", Backend::kCpu}, {"chunked", Backend::kChunked}, {"check", Backend::kCheck}},
-           "Gated DeltaNet of a training batch: token by token, the bits of decoding; in chunks, by matrix products; or both (the result is the "
-           "first one's). The gradient is in chunks either way.");
+  using Name = std::pair<std::string_view, Backend>;
+  constexpr Name kCpu{"cpu", Backend::kCpu}, kCheck{"check", Backend::kCheck}, kCuda{"cuda", Backend::kCuda},
+      kCheckCuda{"check:cuda", Backend::kCheckCuda};
+  for (const tensor::BackendRow& row : tensor::kBackendRows) {
+    Backend& member = o.*row.member;
+    if (row.other == Backend::kCpu)
+      s.choice(row.key, member, {kCpu, kCuda, kCheckCuda}, row.what);
+    else
+      s.choice(row.key, member, {kCpu, {row.other == Backend::kAten ? "aten" : "chunked", row.other}, kCheck, kCuda, kCheckCuda}, row.what);
+  }
 }
 
 void bind_tokenizer(config::Section& s, TokenizerSection& o) {

@@ -173,7 +173,10 @@ void bind_experiment(config::Section& s, Experiment& e) {
            "workers agree bit for bit, and the run checks it).");
   s.section("run", e.run, bind_run, "The run: its name, folder and seed.");
   s.section("model", e.model, bind_model, "The model: a checkpoint, or the sizes of a fresh one.");
-  s.section("kernels", e.kernels, bind_kernels, "Who computes which operation.");
+  s.section("kernels", e.kernels, bind_kernels,
+            "Who computes which operation. cpu: our kernels; aten: LibTorch's operators; check: both (the result is our kernel's, a difference beyond "
+            "rounding ends the step); cuda: our kernels on the GPU, operands in host memory travel there and back; check:cuda: ours on CPU and "
+            "GPU (the CPU's result; a difference in bits ends the step).");
   s.section("tokenizer", e.tokenizer, bind_tokenizer, "The vocabulary and how conversations are written.");
   s.section("task", e.task, bind_task, "The problems of rl and eval stages, and of sft stages without data.");
   s.section("data", e.data, bind_data, "Training data of pretrain and sft stages.");

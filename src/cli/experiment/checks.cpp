@@ -75,16 +75,22 @@ void check_model(const Experiment& e, CrossChecks& checks) {
 }
 
 void check_kernels(const Experiment& e, CrossChecks& checks) {
-  const tensor::Backends& k = e.kernels;
-  const auto refuse = [&](const char* key, const char* value) {
-    if (e.numerics != "invariant") return;
-    checks.conflict({std::string("kernels.") + key, "numerics"},
-                    std::string("kernels.") + key + " = \"" + value + "\" cannot keep what numerics = \"invariant\" promises",
-                    "use \"cpu\", or \"check\" to compare the two");
-  };
-  for (const auto& [key, backend] : {std::pair{"matmul", k.matmul}, {"attention", k.attention}, {"norm", k.norm}, {"activation", k.activation}})
-    if (backend == tensor::Backend::kAten) refuse(key, "aten");
-  if (k.recurrence == tensor::Backend::kChunked) refuse("recurrence", "chunked");
+  using tensor::Backend;
+  for (const tensor::BackendRow& row : tensor::kBackendRows) {
+    const Backend backend = e.kernels.*row.member;
+    const std::string key = std::string("kernels.") + row.key;
+    const bool on_gpu = tensor::where_of(backend) != kernels::Where::kHost;
+    const bool other_bits = backend == Backend::kAten || backend == Backend::kChunked || (backend == Backend::kCuda && !row.same_bits);
+    if (e.numerics == "invariant" && other_bits) {
+      const std::string value = backend == Backend::kAten ? "aten" : backend == Backend::kCuda ? "cuda" : "chunked";
+      checks.conflict({key, "numerics"}, key + " = \"" + value + "\" cannot keep what numerics = \"invariant\" promises",
+                      on_gpu ? "use \"cpu\": the GPU's gradient sums in another order; or \"check:cuda\" to compare the two"
+                             : "use \"cpu\", or \"check\" to compare the two");
+    }
+    if (on_gpu && !row.bfloat16 && e.model.dtype == "bfloat16")
+      checks.conflict({key, "model.dtype"}, key + " = \"" + (backend == Backend::kCuda ? "cuda" : "check:cuda") + "\" needs model.dtype = \"float32\"",
+                      "use \"cpu\": this kernel has no form for bfloat16 on a GPU");
+  }
 }
 
 void check_tokenizer(const Experiment& e, CrossChecks& checks) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -113,6 +114,7 @@ bool same(const Site& a, const Site& b) {
 class Machine {
  public:
   Order order = Order::kAscending;
+  bool expects_device_addresses = false;
 
   const char* launch(const Launch& wanted, void (*body)(void*), void* context) {
     error_ = refused(wanted);
@@ -354,8 +356,22 @@ float from_bf16(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
 }  // namespace
 
+void expect_device_addresses() { machine().expects_device_addresses = true; }
+
+const char* check_addresses(const void* words, std::size_t bytes) {
+  if (!machine().expects_device_addresses) return nullptr;
+  for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, static_cast<const char*>(words) + at, sizeof word);
+    if (may_be_host_address(word)) return "an address of host memory, which a device cannot read";
+  }
+  return nullptr;
+}
+
 void set_order(Order order) { machine().order = order; }
 const char* run(const Launch& launch, void (*body)(void*), void* context) {
+  static std::mutex one_at_a_time;
+  const std::scoped_lock lock(one_at_a_time);
   return machine().launch(launch, body, context);
 }
 void barrier(Site at) { machine().barrier(at); }

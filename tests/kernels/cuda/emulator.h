@@ -39,6 +39,28 @@ enum class Order { kAscending, kDescending, kShuffled };
 /// before another one begins. Shuffled: everybody a little, in turns.
 void set_order(Order order);
 
+/// From now on no argument of a launch may be an address of host memory, or hold one (emulated_library.cpp, where device
+/// memory has addresses of its own).
+void expect_device_addresses();
+/// Whether a word may be an address of this process's heap, stack or data. A small number in front of padding, in which
+/// half an address may have been left, is none.
+inline bool may_be_host_address(std::uint64_t word) {
+  return word >= 0x5500'0000'0000 && word < 0x8000'0000'0000 && (word & 0xFFFF'FFFF) > 0xFFFF;
+}
+/// Null, or which of the words are addresses of the host.
+const char* check_addresses(const void* words, std::size_t bytes);
+
+template <class... Arguments>
+const char* only_device_addresses(Arguments... args) {
+  const char* refused = nullptr;
+  const auto check = [&](auto& one) {
+    __builtin_clear_padding(&one);  // else what lay there before is taken for an address
+    if (refused == nullptr) refused = check_addresses(&one, sizeof one);
+  };
+  (check(args), ...);
+  return refused;
+}
+
 /// What one launch asks of the device. `dynamic_bytes`: of shared memory, besides the arrays the kernel names.
 struct Launch {
   dim3 grid, block;

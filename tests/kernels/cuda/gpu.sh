@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go and under ten minutes: the tests labelled gpu, then the kernels' bench.
+# What needs a GPU and no LibTorch, in one go and under ten minutes: the kernels' tests, their offload, then their bench. Where
+# LibTorch is too, `ctest -L gpu` adds tensors, whole models and steps.
 #
 #   tests/kernels/cuda/gpu.sh build [BUILD_DIR]   where nvcc is: builds the programs (default build/dev) and puts them,
 #                                                 with the CUDA libraries they name, into build/gpu
@@ -11,12 +12,12 @@ cd "$(dirname "$0")/../../.."
 
 build() {
   local dir=${1:-build/dev}
-  ninja -C "$dir" -j2 cuda_device_test cuda_kernels_bench
+  ninja -C "$dir" -j2 cuda_device_test cuda_offload_test troupe_cuda_slim cuda_kernels_bench
   mkdir -p build/gpu
-  for program in cuda_device_test cuda_kernels_bench; do
-    strip -o "build/gpu/$program" "$dir/bin/$program"
+  for program in bin/cuda_device_test bin/cuda_offload_test tests/kernels/cuda/libtroupe_cuda_slim.so bin/cuda_kernels_bench; do
+    strip -o "build/gpu/${program##*/}" "$dir/$program"
     # Small libraries travel; cuBLASLt has hundreds of megabytes and belongs to the machine with the GPU.
-    ldd "$dir/bin/$program" | awk '/libcudart|libgomp|libxxhash|libtbb/ && $3 ~ /^\// {print $3}' | xargs -r cp -Lt build/gpu
+    ldd "$dir/$program" | awk '/libcudart|libgomp|libxxhash|libtbb/ && $3 ~ /^\// {print $3}' | xargs -r cp -Lt build/gpu
   done
   du -sh build/gpu
 }
@@ -30,6 +31,8 @@ run() {
     exit 1
   fi
   timeout 240 build/gpu/cuda_device_test --gtest_brief=1 2>&1 | tee "$out/tests.log" || failed=1
+  TROUPE_CUDA_LIBRARY="$PWD/build/gpu/libtroupe_cuda_slim.so" timeout 60 build/gpu/cuda_offload_test --gtest_brief=1 2>&1 |
+    tee "$out/offload.log" || failed=1
   if grep -q SKIPPED "$out/tests.log" && ! grep -q "PASSED" "$out/tests.log"; then failed=1; fi
   timeout 240 build/gpu/cuda_kernels_bench 2>&1 | tee "$out/bench.log" || failed=1
   exit "$failed"

@@ -1,4 +1,5 @@
 // CUDA kernels that go over rows: the bits of the CPU's.
+#include "kernels/norms.h"
 #include "tests/kernels/cuda/target.h"
 
 namespace troupe::kernels {
@@ -76,6 +77,17 @@ TEST_P(CudaRows, RopeHasTheBitsOfTheCpuAndTurnsBack) {
       run(&CudaLibrary::rope_pairs, p);
       EXPECT_EQ(bit_difference(dev_z.read(), z), "");
     }
+  }
+}
+
+TEST_P(CudaRows, SumsInPlaceHaveTheBitsOfTheCpu) {
+  for (const std::int64_t n : {1, 255, 256, 1000}) {
+    const Floats x = testing::filled(n, 1);
+    Floats y = testing::filled(n, 2);
+    const On<float> dev_x(x), dev_y(y);
+    add(x.data(), y.data(), n);
+    run(&CudaLibrary::add, CudaAdd{dev_x.get(), dev_y.get(), n});
+    EXPECT_EQ(bit_difference(dev_y.read(), y), "");
   }
 }
 
