@@ -13,7 +13,7 @@ namespace troupe::kernels {
 /// How the keys and values of a span lie in memory (K = kv heads, hd = head_dim).
 enum class KvLayout {
   kRows,   ///< Token t, head j at k + t * stride + j * hd, v likewise: the rows of a training batch.
-  kPages,  ///< A page of `stride` tokens, see KvPage.
+  kPages,  ///< A page of `stride` tokens in the call's precision, see KvPage.
 };
 
 /// Consecutive keys of a segment.
@@ -60,17 +60,19 @@ struct AttentionSegment {
 ///   packed copies of a head's keys and values per thread.
 void attention_forward(const AttentionShape& shape, const AttentionSegment* segments, std::int64_t count);
 
-/// A page of the KV cache: `capacity` tokens of one layer.
-/// Keys: [K][capacity/16][hd][16], so that 16 neighbouring keys are one vector. Values: [K][capacity][hd].
+/// A page of the KV cache: `capacity` tokens of one layer, in the shape's precision.
+/// kFloat32: keys [K][capacity/16][hd][16], so that 16 neighbouring keys are one vector; values [K][capacity][hd].
+/// kBfloat16: pairs of numbers in 32 bits (the first in the low half), of neighbouring channels of a key and of
+/// neighbouring tokens' values: keys [K][capacity/16][hd/2][16], values [K][capacity/2][hd].
 struct KvPage {
   float* k = nullptr;         ///< kv_page_floats(...) floats
   float* v = nullptr;         ///< kv_page_floats(...) floats
   std::int64_t capacity = 0;  ///< Tokens, a multiple of 16.
 };
 
-/// Floats of the keys (or of the values) of one page.
+/// Floats (of 32 bits) that the keys (or the values) of one page take.
 [[nodiscard]] inline std::int64_t kv_page_floats(const AttentionShape& shape, std::int64_t capacity) {
-  return shape.kv_heads * shape.head_dim * capacity;
+  return shape.kv_heads * shape.head_dim * capacity / (shape.precision == Precision::kBfloat16 ? 2 : 1);
 }
 
 /// Copies `rows` tokens' keys and values (token t, head j at k + t * stride + j * hd) into slots first, first + 1, ...

@@ -15,7 +15,23 @@ struct CausalConv {
   float* y = nullptr;              ///< [rows, channels], must not overlap x.
   std::int64_t rows = 0, channels = 0, taps = 0;
 };
+/// Determinism: nothing fused, taps in ascending order. Errors: aborts beyond 32 taps.
 void causal_conv(const CausalConv& args);
+
+/// Arguments of `causal_conv_backward`.
+struct CausalConvGrad {
+  CausalConv forward;          ///< Its inputs; y is not read.
+  const float* dy = nullptr;   ///< [rows, channels]
+  float* dx = nullptr;         ///< [rows, channels], written; must not overlap x and dy.
+  float* dhistory = nullptr;   ///< [taps - 1, channels], written; null to skip.
+  float* dweight = nullptr;    ///< [channels, taps], added to.
+};
+
+/// Determinism: threads own channels. A row's dx is one chain, from its own row on; a weight's gradient is a chain per 64
+///   rows from the first on, and what those give is added to `dweight` in their order. Bits do not depend on threads and
+///   instruction sets; dx not on the rows further than `taps` behind.
+/// Cost: 4 taps + 40 operations a number; reads x and dy once.
+void causal_conv_backward(const CausalConvGrad& args);
 
 /// Arguments of `delta_rule`: one sequence. Value head j reads key head j * key_heads / value_heads.
 struct DeltaRule {
@@ -62,8 +78,8 @@ struct DeltaRuleGrad {
 
 /// The gradient of delta_rule (and of delta_rule_chunked), in the chunked form, from the forward's inputs alone.
 /// Determinism: as delta_rule_chunked; heads that share a key head are added in their order. Work is split over
-///   (sequence, key head). Memory: a thread keeps the states at the chunk borders of one value head.
-/// Cost: about 3 times the chunked forward's; linear in rows.
+///   (sequence, key head). Memory: for every chunk and value head of one key head, a thread keeps the state before the
+///   chunk and what its rows add to it. Cost: about 3 times the chunked forward's; linear in rows.
 void delta_rule_backward(const DeltaRuleGrad* sequences, std::int64_t count);
 
 }  // namespace troupe::kernels

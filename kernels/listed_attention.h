@@ -48,6 +48,36 @@ struct ListedSegment {
 /// Cost: 2 (key_dim + value_dim) operations per (query head, listed row); the heads of a kv head pass over 64 rows together.
 void listed_attention(const ListedShape& shape, const ListedSegment* segments, std::int64_t count);
 
+/// A segment of a backward pass. Its queries and their own tokens are rows [begin, begin + rows) of the batch.
+struct ListedGradSegment {
+  std::int64_t begin = 0, rows = 0;
+  std::int64_t prefix_begin = 0, prefix_rows = 0;  ///< Tokens before the first query, rows of the batch, too.
+  std::int64_t first_entry = 0;                    ///< Where its entries begin.
+};
+
+/// Arguments of `listed_attention_backward`: a packed batch of `rows` rows and `entry_rows` entries.
+struct ListedGrad {
+  const float* q = nullptr;     ///< [rows, heads, key_dim]
+  const float* kv = nullptr;    ///< [rows, row]
+  const float* entries = nullptr;  ///< [entry_rows, row]
+  const float* dout = nullptr;  ///< [rows, heads, value_dim]
+  const std::int32_t* chosen = nullptr;  ///< [rows, chosen_max], as in ListedSegment, counted in the segment.
+  std::int64_t chosen_max = 0;
+  std::int64_t rows = 0, entry_rows = 0, row = 0;
+  float* dq = nullptr;  ///< These are written; dentries and dsinks only where there are entries and sinks.
+  float* dkv = nullptr;
+  float* dentries = nullptr;
+  float* dsinks = nullptr;  ///< [heads]
+};
+
+/// From the inputs alone: scores are computed again.
+/// Determinism: a query's gradient is one chain over its list. Those of listed rows and sinks: blocks of queries (256 /
+///   heads of a kv head, or one query where it has entries) are dealt to 16 / kv_heads slices in turn; a slice adds its
+///   blocks in order, then the slices are added in order. Bits do not depend on threads and instruction sets.
+/// Cost: 2 (3 key_dim + 2 value_dim) operations per (query head, listed row). Memory: dkv and dentries once more per slice.
+void listed_attention_backward(const ListedShape& shape, const ListedGrad& grad, const ListedGradSegment* segments,
+                               std::int64_t count);
+
 /// Arguments of `choose_entries`: which entries each query attends to, by the score
 /// sum over heads of weight * relu(q . k) * scale. Source: research/models.md 7.4, "Indexer".
 struct EntryChoice {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/delta_net.h"
 #include "kernels/gemm.h"
 #include "kernels/listed_attention.h"
 #include "kernels/logprob.h"
@@ -111,29 +112,75 @@ BENCHMARK(bench_attention_backward)
     ->Args({512, 9, 3, 64, 0})
     ->Args({512, 9, 3, 64, 1});
 
-/// Sequences of one document each: every query of `rows` sees a window and `chosen` entries.
+/// One document: every query of `rows` sees a window and `chosen` entries.
+struct ListedCase {
+  std::int64_t rows, chosen;
+  ListedShape shape;
+  std::int64_t row;
+  Floats q, kv, out;
+  std::vector<std::int32_t> list;
+  double seen;
+
+  explicit ListedCase(const benchmark::State& state)
+      : rows(state.range(0)), chosen(state.range(6)), shape{state.range(1), state.range(2), state.range(3), state.range(4)} {
+    const bool latent = shape.kv_heads == 1;  // values are the beginning of the keys
+    shape.value_offset = latent ? 0 : shape.kv_heads * shape.key_dim;
+    shape.scale = 0.1f;
+    shape.window = state.range(5);
+    row = latent ? shape.key_dim : shape.kv_heads * (shape.key_dim + shape.value_dim);
+    q = numbers(rows * shape.heads * shape.key_dim);
+    kv = numbers(rows * row);
+    out = numbers(rows * shape.heads * shape.value_dim);
+    list.resize(static_cast<std::size_t>(rows * chosen));
+    for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % chosen * 2 % rows);
+    seen = static_cast<double>(rows * chosen);
+    for (std::int64_t i = 0; i < rows; ++i) seen += static_cast<double>(shape.window > 0 ? std::min(shape.window, i + 1) : i + 1);
+  }
+};
+
 void bench_listed_attention(benchmark::State& state) {
-  const std::int64_t rows = state.range(0), heads = state.range(1), kv_heads = state.range(2), key_dim = state.range(3);
-  const std::int64_t value_dim = state.range(4), window = state.range(5), chosen = state.range(6);
-  const bool latent = kv_heads == 1;  // values are the beginning of the keys
-  const std::int64_t row = latent ? key_dim : kv_heads * (key_dim + value_dim);
-  const Floats q = numbers(rows * heads * key_dim), kv = numbers(rows * row);
-  std::vector<std::int32_t> list(static_cast<std::size_t>(rows * chosen));
-  for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % chosen * 2 % rows);
-  Floats out(static_cast<std::size_t>(rows * heads * value_dim));
-  const ListedShape shape{heads, kv_heads, key_dim, value_dim, latent ? 0 : kv_heads * key_dim, 0.1f, window, nullptr};
-  const RowSpan span{kv.data(), row, rows};
-  const ListedSegment s{q.data(), out.data(), rows, heads * key_dim, heads * value_dim, 0, &span, 1, &span, 1, list.data(), chosen};
-  for (auto _ : state) listed_attention(shape, &s, 1);
-  double seen = static_cast<double>(rows * chosen);
-  for (std::int64_t i = 0; i < rows; ++i) seen += static_cast<double>(window > 0 ? std::min(window, i + 1) : i + 1);
-  rate(state, 2.0 * seen * static_cast<double>(heads * (key_dim + value_dim)));
+  ListedCase c(state);
+  const RowSpan span{c.kv.data(), c.row, c.rows};
+  const ListedSegment s{c.q.data(), c.out.data(), c.rows, c.shape.heads * c.shape.key_dim, c.shape.heads * c.shape.value_dim,
+                        0, &span, 1, &span, 1, c.list.data(), c.chosen};
+  for (auto _ : state) listed_attention(c.shape, &s, 1);
+  rate(state, 2.0 * c.seen * static_cast<double>(c.shape.heads * (c.shape.key_dim + c.shape.value_dim)));
 }
-BENCHMARK(bench_listed_attention)
-    ->UseRealTime()
-    ->Args({512, 64, 8, 64, 64, 128, 0})   // GPT-OSS: a window and grouped heads
-    ->Args({512, 16, 1, 576, 512, 0, 0})   // MLA: latent rows
-    ->Args({512, 64, 1, 128, 128, 128, 64});  // DeepSeek-V4: a window and entries
+
+void bench_listed_backward(benchmark::State& state) {
+  const ListedCase c(state);
+  Floats dq(c.q.size()), dkv(c.kv.size()), dentries(c.kv.size());
+  const ListedGrad grad{c.q.data(), c.kv.data(), c.kv.data(), c.out.data(), c.list.data(), c.chosen, c.rows,
+                        c.chosen > 0 ? c.rows : 0, c.row, dq.data(), dkv.data(), dentries.data(), nullptr};
+  const ListedGradSegment s{0, c.rows, 0, 0, 0};
+  for (auto _ : state) listed_attention_backward(c.shape, grad, &s, 1);
+  rate(state, 2.0 * c.seen * static_cast<double>(c.shape.heads * (3 * c.shape.key_dim + 2 * c.shape.value_dim)));
+}
+
+/// GPT-OSS: a window and grouped heads; MLA: latent rows; DeepSeek-V4: a window and entries.
+void listed_cases(benchmark::internal::Benchmark* b) {
+  b->UseRealTime()->Args({512, 64, 8, 64, 64, 128, 0})->Args({512, 16, 1, 576, 512, 0, 0})->Args({512, 64, 1, 128, 128, 128, 64});
+}
+BENCHMARK(bench_listed_attention)->Apply(listed_cases);
+BENCHMARK(bench_listed_backward)->Apply(listed_cases);
+
+/// Gated DeltaNet's convolution of 8192 channels; bytes are those of x, y and, backward, of x, dy and dx.
+void bench_causal_conv(benchmark::State& state) {
+  const std::int64_t rows = state.range(0), channels = 8192, taps = 4;
+  const bool backward = state.range(1) != 0;
+  const Floats x = numbers(rows * channels), dy = x, weight = numbers(channels * taps);
+  Floats y(x.size()), dweight(weight.size());
+  const CausalConv conv{x.data(), nullptr, weight.data(), y.data(), rows, channels, taps};
+  for (auto _ : state) {
+    if (backward) {
+      causal_conv_backward({conv, dy.data(), y.data(), nullptr, dweight.data()});
+    } else {
+      causal_conv(conv);
+    }
+  }
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * rows * channels * (backward ? 12 : 8));
+}
+BENCHMARK(bench_causal_conv)->UseRealTime()->ArgsProduct({{1, 2048}, {0}})->Args({2048, 1});
 
 void bench_logprob(benchmark::State& state) {
   const std::int64_t rows = state.range(0), vocab = state.range(1);

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/table.h"
-#include "kernels/pointwise.h"
 
 namespace troupe::kernels {
 namespace {
@@ -39,40 +38,47 @@ void run_heads(const Sequence* sequences, std::int64_t count, double operations,
   run_tasks(tasks.size(), threads_for(operations), [&](std::size_t i) { body(*tasks[i].sequence, tasks[i].head); });
 }
 
+/// A convolution or its gradient; `each`: what it keeps per tap.
+template <class Args>
+void run_channels(const Args& args, const CausalConv& a, std::int64_t each, void (*channels)(const ConvTask<Args>&)) {
+  TROUPE_CHECK(a.taps <= kConvTaps, "causal_conv: more than 32 taps");
+  const double operations = static_cast<double>(each * a.rows * a.channels * (a.taps + 32));
+  run_ranges(a.channels, kLanes, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
+    channels({&args, begin, end, scratch(Scratch::kTask, each * a.taps * kConvChannels)});
+  });
+}
+
 }  // namespace
 
 void causal_conv(const CausalConv& a) {
-  const double operations = static_cast<double>(a.rows * a.channels * (a.taps + 32));
-  run_ranges(a.rows, 1, threads_for(operations), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      float* y = a.y + t * a.channels;
-      for (std::int64_t c = 0; c < a.channels; ++c) y[c] = 0;
-      for (std::int64_t j = 0; j < a.taps; ++j) {
-        const std::int64_t source = t - a.taps + 1 + j;
-        if (source < 0 && a.history == nullptr) continue;
-        const float* x = source < 0 ? a.history + (source + a.taps - 1) * a.channels : a.x + source * a.channels;
-        for (std::int64_t c = 0; c < a.channels; ++c) y[c] += a.weight[c * a.taps + j] * x[c];
-      }
-      pointwise(Pointwise::kSilu, y, y, a.channels);
-    }
-  });
+  run_channels(a, a, 1, table().conv);
+}
+
+void causal_conv_backward(const CausalConvGrad& a) {
+  run_channels(a, a.forward, 3, table().conv_grad);
 }
 
 void delta_rule(const DeltaRule& a) {
   check_heads(a.key_heads, a.value_heads);
   const std::int64_t floats = delta_scratch_floats(a.key_dim);
   run_tasks(static_cast<std::size_t>(a.value_heads), threads_for(operations_of(a, 7)), [&](std::size_t head) {
-    table().delta({&a, static_cast<std::int64_t>(head), scratch(Scratch::kTask, floats)});
+    table().delta({&a, static_cast<std::int64_t>(head), 1, scratch(Scratch::kTask, floats)});
   });
 }
 
 void delta_rule_chunked(const DeltaRule* sequences, std::int64_t count) {
   double operations = 0;
-  for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 12);
-  run_heads(sequences, count, operations, [](const DeltaRule& a) { return a.value_heads; },
-            [](const DeltaRule& a, std::int64_t head) {
-              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 2);
-              table().delta_chunks({&a, head, scratch(Scratch::kTask, floats)});
+  std::int64_t key_heads = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    operations += operations_of(sequences[i], 12);
+    key_heads += sequences[i].key_heads;
+  }
+  const bool enough = key_heads >= threads_for(operations);  // else a value head each
+  const auto together = [enough](const DeltaRule& a) { return enough ? a.value_heads / a.key_heads : 1; };
+  run_heads(sequences, count, operations, [&](const DeltaRule& a) { return a.value_heads / together(a); },
+            [&](const DeltaRule& a, std::int64_t i) {
+              const std::int64_t heads = together(a), floats = delta_chunk_floats(a.key_dim, a.value_dim, heads, 0);
+              table().delta_chunks({&a, i * heads, heads, scratch(Scratch::kTask, floats)});
             });
 }
 
@@ -80,10 +86,11 @@ void delta_rule_backward(const DeltaRuleGrad* sequences, std::int64_t count) {
   double operations = 0;
   for (std::int64_t i = 0; i < count; ++i) operations += operations_of(sequences[i], 40);
   run_heads(sequences, count, operations, [](const DeltaRuleGrad& a) { return a.key_heads; },
-            [](const DeltaRuleGrad& a, std::int64_t head) {
+            [](const DeltaRuleGrad& a, std::int64_t key_head) {
               const std::int64_t chunks = (a.rows + kDeltaChunk - 1) / kDeltaChunk;
-              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, 1 + chunks);
-              table().delta_grad({&a, head, scratch(Scratch::kTask, floats)});
+              const std::int64_t heads = a.value_heads / a.key_heads;
+              const std::int64_t floats = delta_chunk_floats(a.key_dim, a.value_dim, heads * (chunks + 1), heads * chunks);
+              table().delta_grad({&a, key_head, scratch(Scratch::kTask, floats)});
             });
 }
 

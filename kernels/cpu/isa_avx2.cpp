@@ -23,6 +23,8 @@ namespace avx2 {
 #include "kernels/cpu/leaf_sampling.inl"
 #include "kernels/cpu/leaf_optim.inl"
 #include "kernels/cpu/leaf_listed.inl"
+#include "kernels/cpu/leaf_listed_grad.inl"
+#include "kernels/cpu/leaf_conv.inl"
 #include "kernels/cpu/leaf_delta.inl"
 #include "kernels/cpu/leaf_delta_chunk.inl"
 #include "kernels/cpu/leaf_delta_grad.inl"

@@ -1,4 +1,5 @@
 // Rows in and out of the pages of the KV cache.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr double kOperationsPerFloat = 30;  // a key's floats lie a cache line apart
 
-/// Where key `slot` of head `head` begins in a page; its dimensions are 16 floats apart.
+/// Where key `slot` of head `head` begins in a page of floats; its dimensions are 16 floats apart.
 std::int64_t key_offset(const AttentionShape& shape, std::int64_t capacity, std::int64_t head, std::int64_t slot) {
   return (head * capacity + slot / kLanes * kLanes) * shape.head_dim + slot % kLanes;
 }
@@ -22,34 +23,55 @@ std::int64_t value_offset(const AttentionShape& shape, std::int64_t capacity, st
   return (head * capacity + slot) * shape.head_dim;
 }
 
+/// The same in a page of bfloat16, in numbers of 16 bits: channel d of a key, and of a value.
+std::int64_t key_place(const AttentionShape& shape, std::int64_t capacity, std::int64_t head, std::int64_t slot,
+                       std::int64_t d) {
+  return (head * capacity + slot / kLanes * kLanes) * shape.head_dim + (d / 2 * kLanes + slot % kLanes) * 2 + d % 2;
+}
+std::int64_t value_place(const AttentionShape& shape, std::int64_t capacity, std::int64_t head, std::int64_t slot,
+                         std::int64_t d) {
+  return (head * capacity + slot / 2 * 2) * shape.head_dim + d * 2 + slot % 2;
+}
+
 /// As `rounded` of the vectors: the operands of products with bfloat16.
-float to_bfloat16(float x) {
+std::uint16_t to_bfloat16(float x) {
   const auto raw = std::bit_cast<std::uint32_t>(x);
-  if (std::isnan(x)) return std::bit_cast<float>((raw | 0x00400000U) & 0xffff0000U);
-  if ((raw & 0x7f800000U) == 0) return std::bit_cast<float>(raw & 0x80000000U);
-  return std::bit_cast<float>((raw + 0x7fffU + (raw >> 16 & 1U)) & 0xffff0000U);
+  if (std::isnan(x)) return static_cast<std::uint16_t>((raw | 0x00400000U) >> 16);
+  if ((raw & 0x7f800000U) == 0) return static_cast<std::uint16_t>((raw & 0x80000000U) >> 16);
+  return static_cast<std::uint16_t>((raw + 0x7fffU + (raw >> 16 & 1U)) >> 16);
+}
+
+void put(float* page, std::int64_t place, float x) {
+  const std::uint16_t bits = to_bfloat16(x);
+  std::memcpy(reinterpret_cast<char*>(page) + 2 * place, &bits, sizeof(bits));
+}
+float get(const float* page, std::int64_t place) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, reinterpret_cast<const char*>(page) + 2 * place, sizeof(bits));
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+void check_place(const KvPage& page, std::int64_t first, std::int64_t rows) {
+  TROUPE_CHECK(page.capacity % kLanes == 0 && first >= 0 && first + rows <= page.capacity, "a KV page: outside it");
 }
 
 }  // namespace
 
 void store_in_page(const AttentionShape& shape, const float* k, const float* v, std::int64_t stride, std::int64_t rows,
                    const KvPage& page, std::int64_t first) {
-  TROUPE_CHECK(page.capacity % kLanes == 0 && first >= 0 && first + rows <= page.capacity,
-               "store_in_page: outside the page");
-  const auto head_bytes = static_cast<std::size_t>(shape.head_dim) * sizeof(float);
-  const bool rounds = shape.precision == Precision::kBfloat16;
+  check_place(page, first, rows);
+  const std::int64_t hd = shape.head_dim;
   for (std::int64_t t = 0; t < rows; ++t) {
     for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
-      const float* key = k + t * stride + head * shape.head_dim;
-      const float* value = v + t * stride + head * shape.head_dim;
-      float* target = page.k + key_offset(shape, page.capacity, head, first + t);
-      float* value_target = page.v + value_offset(shape, page.capacity, head, first + t);
-      if (rounds) {
-        for (std::int64_t d = 0; d < shape.head_dim; ++d) target[d * kLanes] = to_bfloat16(key[d]);
-        for (std::int64_t d = 0; d < shape.head_dim; ++d) value_target[d] = to_bfloat16(value[d]);
+      const float* key = k + t * stride + head * hd;
+      const float* value = v + t * stride + head * hd;
+      if (shape.precision == Precision::kBfloat16) {
+        for (std::int64_t d = 0; d < hd; ++d) put(page.k, key_place(shape, page.capacity, head, first + t, d), key[d]);
+        for (std::int64_t d = 0; d < hd; ++d) put(page.v, value_place(shape, page.capacity, head, first + t, d), value[d]);
       } else {
-        for (std::int64_t d = 0; d < shape.head_dim; ++d) target[d * kLanes] = key[d];
-        std::memcpy(value_target, value, head_bytes);
+        float* target = page.k + key_offset(shape, page.capacity, head, first + t);
+        for (std::int64_t d = 0; d < hd; ++d) target[d * kLanes] = key[d];
+        std::copy_n(value, hd, page.v + value_offset(shape, page.capacity, head, first + t));
       }
     }
   }
@@ -69,16 +91,20 @@ void store_in_pages(const AttentionShape& shape, const PageStore* stores, std::i
 
 void load_from_page(const AttentionShape& shape, const KvPage& page, std::int64_t first, std::int64_t rows, float* k,
                     float* v, std::int64_t stride) {
-  TROUPE_CHECK(page.capacity % kLanes == 0 && first >= 0 && first + rows <= page.capacity,
-               "load_from_page: outside the page");
-  const auto head_bytes = static_cast<std::size_t>(shape.head_dim) * sizeof(float);
+  check_place(page, first, rows);
+  const std::int64_t hd = shape.head_dim;
   for (std::int64_t t = 0; t < rows; ++t) {
     for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
-      float* key = k + t * stride + head * shape.head_dim;
-      const float* source = page.k + key_offset(shape, page.capacity, head, first + t);
-      for (std::int64_t d = 0; d < shape.head_dim; ++d) key[d] = source[d * kLanes];
-      std::memcpy(v + t * stride + head * shape.head_dim, page.v + value_offset(shape, page.capacity, head, first + t),
-                  head_bytes);
+      float* key = k + t * stride + head * hd;
+      float* value = v + t * stride + head * hd;
+      if (shape.precision == Precision::kBfloat16) {
+        for (std::int64_t d = 0; d < hd; ++d) key[d] = get(page.k, key_place(shape, page.capacity, head, first + t, d));
+        for (std::int64_t d = 0; d < hd; ++d) value[d] = get(page.v, value_place(shape, page.capacity, head, first + t, d));
+      } else {
+        const float* source = page.k + key_offset(shape, page.capacity, head, first + t);
+        for (std::int64_t d = 0; d < hd; ++d) key[d] = source[d * kLanes];
+        std::copy_n(page.v + value_offset(shape, page.capacity, head, first + t), hd, value);
+      }
     }
   }
 }

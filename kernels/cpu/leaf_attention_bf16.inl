@@ -19,6 +19,41 @@ struct KeyWalk {
   }
 };
 
+/// Whether every span is a page that is full but for the last: key t is then in panel t / 16.
+TROUPE_INLINE bool in_whole_panels(const AttentionSegment& s) {
+  for (std::int64_t i = 0; i < s.span_count; ++i) {
+    if (s.spans[i].layout != KvLayout::kPages) return false;
+    if (i + 1 < s.span_count && s.spans[i].count % 16 != 0) return false;
+  }
+  return true;
+}
+
+/// Where a page has 16 keys from slot `key` on (a multiple of 16), and the values of `key` and its neighbour.
+TROUPE_INLINE const float* page_keys(const KeySpan& page, std::int64_t kv_head, std::int64_t key, std::int64_t hd) {
+  return page.k + (kv_head * page.stride + key) / 2 * hd;
+}
+TROUPE_INLINE const float* page_pair(const KeySpan& page, std::int64_t kv_head, std::int64_t key, std::int64_t hd) {
+  return page.v + (kv_head * page.stride + key) / 2 * hd;
+}
+
+/// One key of a page, as floats.
+TROUPE_INLINE void unpack_key(const KeySpan& page, std::int64_t kv_head, std::int64_t key, std::int64_t hd, float* to) {
+  const float* pairs = page_keys(page, kv_head, key / 16 * 16, hd);
+  for (std::int64_t d = 0; d < hd; d += 2) {
+    const Vec pair = load(pairs + d * 8);
+    alignas(64) float halves[2][16];
+    store(halves[0], low_half(pair));
+    store(halves[1], high_half(pair));
+    to[d] = halves[0][key % 16];
+    to[d + 1] = halves[1][key % 16];
+  }
+}
+TROUPE_INLINE void unpack_value(const KeySpan& page, std::int64_t kv_head, std::int64_t key, std::int64_t hd, float* to) {
+  const float* pairs = page_pair(page, kv_head, key, hd);
+  for (std::int64_t d = 0; d < hd; d += 16)
+    store(to + d, key % 2 == 0 ? low_half(load(pairs + d)) : high_half(load(pairs + d)));
+}
+
 /// Keys [0, count) of one kv head as panels along the channels.
 TROUPE_INLINE void pack_pair_keys(const PairAttentionTask& t, std::int64_t count, float* panels) {
   const std::int64_t hd = t.shape.head_dim;
@@ -27,25 +62,19 @@ TROUPE_INLINE void pack_pair_keys(const PairAttentionTask& t, std::int64_t count
   for (std::int64_t begin = 0; begin < count; begin += 16, panels += pair_panel(hd)) {
     const std::int64_t n = count - begin < 16 ? count - begin : 16;
     const KeySpan& first_span = walk.here();
-    const float* rows[32];
     if (first_span.layout == KvLayout::kPages && walk.at % 16 == 0 && first_span.count - walk.at >= n) {
-      const float* page = first_span.k + (t.kv_head * first_span.stride + walk.at) * hd;
-      for (std::int64_t d = 0; d < hd; d += 32) {
-        const std::int64_t channels = hd - d < 32 ? hd - d : 32;
-        for (std::int64_t i = 0; i < channels; ++i) rows[i] = page + (d + i) * 16;
-        t.products->pack_columns(rows, channels, 0, n, panels + d * 8);
-      }
+      const float* pairs = page_keys(first_span, t.kv_head, walk.at, hd);
+      for (std::int64_t i = 0; i < hd * 8; i += 16) store(panels + i, load(pairs + i, first(n)));
+      for (std::int64_t i = hd * 8; i < pair_panel(hd); i += 16) store(panels + i, zero());
       walk.at += n;
       continue;
     }
+    const float* rows[16];
     for (std::int64_t j = 0; j < n; ++j, ++walk.at) {
       const KeySpan& span = walk.here();
-      if (span.layout == KvLayout::kRows) {
-        rows[j] = span.k + walk.at * span.stride + t.kv_head * hd;
-        continue;
-      }
-      const float* key = span.k + (t.kv_head * span.stride + walk.at / 16 * 16) * hd + walk.at % 16;
-      for (std::int64_t d = 0; d < hd; ++d) copies[j * hd + d] = key[d * 16];
+      rows[j] = span.k + walk.at * span.stride + t.kv_head * hd;
+      if (span.layout == KvLayout::kRows) continue;
+      unpack_key(span, t.kv_head, walk.at, hd, copies + j * hd);
       rows[j] = copies + j * hd;
     }
     t.products->pack_panel(rows, n, hd, panels);
@@ -62,6 +91,38 @@ TROUPE_INLINE void pack_pair_columns_of(const ProductTable& products, std::int64
     for (std::int64_t j = 0; j < n; ++j) rows[j] = next();
     for (std::int64_t c = 0; c < cols; c += 16)
       products.pack_columns(rows, n, c, 16, panels + c / 16 * pair_panel(count) + begin * 8);
+  }
+}
+
+/// Values [0, count) of one kv head as panels of columns.
+TROUPE_INLINE void pack_pair_values(const PairAttentionTask& t, std::int64_t count, float* panels) {
+  const std::int64_t hd = t.shape.head_dim;
+  KeyWalk walk{t.segment->spans};
+  if (!in_whole_panels(*t.segment)) {
+    alignas(64) float copies[32 * 256];
+    std::int64_t next = 0;
+    const auto row = [&]() -> const float* {
+      const KeySpan& span = walk.here();
+      const std::int64_t key = walk.at++;
+      if (span.layout == KvLayout::kRows) return span.v + key * span.stride + t.kv_head * hd;
+      float* copy = copies + next++ % 32 * hd;
+      unpack_value(span, t.kv_head, key, hd, copy);
+      return copy;
+    };
+    return pack_pair_columns_of(*t.products, count, hd, row, panels);
+  }
+  for (std::int64_t key = 0; key < padded(count); key += 2) {  // pages hold what a panel does
+    const float* pairs = nullptr;
+    if (key < count) {
+      const KeySpan& span = walk.here();
+      pairs = page_pair(span, t.kv_head, walk.at, hd);
+      walk.at += walk.at + 1 < span.count ? 2 : 1;
+    }
+    for (std::int64_t c = 0; c < hd; c += 16) {
+      Vec v = pairs == nullptr ? zero() : load(pairs + c);
+      if (key + 1 == count) v = join(low_half(v), zero());
+      store(panels + c / 16 * pair_panel(count) + key * 8, v);
+    }
   }
 }
 
@@ -134,14 +195,7 @@ void pair_attention_task(const PairAttentionTask& t) {
   pass.scores = take(kPairAttentionRows * pass.ld);
   pass.packed = at;
   pack_pair_keys(t, seen, keys);
-  KeyWalk walk{t.segment->spans};
-  const auto next = [&] {
-    const KeySpan& span = walk.here();
-    const std::int64_t at_key = walk.at++;
-    if (span.layout == KvLayout::kRows) return span.v + at_key * span.stride + t.kv_head * hd;
-    return span.v + (t.kv_head * span.stride + at_key) * hd;
-  };
-  pack_pair_columns_of(*t.products, seen, hd, next, values);
+  pack_pair_values(t, seen, values);
   const std::int64_t end = t.row_end * group;
   for (std::int64_t pair = t.row_begin * group; pair < end; pair += kPairAttentionRows)
     pair_attention_block(t, pass, pair, end - pair < kPairAttentionRows ? end - pair : kPairAttentionRows);

@@ -1,29 +1,19 @@
-// Attention of few queries over pages, with operands of bfloat16 that lie there as floats: the products of
-// leaf_attention_bf16.inl, in their order, without packing. Included inside the namespace of one instruction set.
+// Attention of few queries over pages of bfloat16: the products of leaf_attention_bf16.inl, in their order, without
+// packing. Included inside the namespace of one instruction set.
 
-/// Where panels of 16 keys and rows of values begin.
+/// Where panels of 16 keys and pairs of values begin.
 struct PageLists {
   const float** panels;
   const float** values;
 };
-
-/// Whether every span is a page that is full but for the last: key t is then in panel t / 16.
-TROUPE_INLINE bool in_whole_panels(const AttentionSegment& s) {
-  for (std::int64_t i = 0; i < s.span_count; ++i) {
-    if (s.spans[i].layout != KvLayout::kPages) return false;
-    if (i + 1 < s.span_count && s.spans[i].count % 16 != 0) return false;
-  }
-  return true;
-}
 
 TROUPE_INLINE void list_pages(const PairAttentionTask& t, const PageLists& lists) {
   const std::int64_t hd = t.shape.head_dim;
   std::int64_t panel = 0, row = 0;
   for (std::int64_t i = 0; i < t.segment->span_count; ++i) {
     const KeySpan& span = t.segment->spans[i];
-    const std::int64_t head = t.kv_head * span.stride * hd;
-    for (std::int64_t key = 0; key < span.count; key += 16) lists.panels[panel++] = span.k + head + key * hd;
-    for (std::int64_t key = 0; key < span.count; ++key) lists.values[row++] = span.v + head + key * hd;
+    for (std::int64_t key = 0; key < span.count; key += 16) lists.panels[panel++] = page_keys(span, t.kv_head, key, hd);
+    for (std::int64_t key = 0; key < span.count; key += 2) lists.values[row++] = page_pair(span, t.kv_head, key, hd);
   }
 }
 
@@ -41,7 +31,7 @@ void page_scores(const float* q, const float* const* panels, std::int64_t channe
     for (std::int64_t d = block; d < end; d += 2) {
 #pragma GCC unroll 2
       for (int j = 0; j < kPanels; ++j) {
-        const Vec low = load(panels[j] + d * 16), high = load(panels[j] + d * 16 + 16);
+        const Vec pairs = load(panels[j] + d * 8), low = low_half(pairs), high = high_half(pairs);
 #pragma GCC unroll 6
         for (int i = 0; i < kRows; ++i) {
           even[i][j] = fma(set(q[d * kRows + i]), low, even[i][j]);
@@ -76,7 +66,7 @@ void page_values(const float* p, std::int64_t ld, const float* const* values, st
     for (; key + 1 < end; key += 2) {
 #pragma GCC unroll 2
       for (int j = 0; j < kVectors; ++j) {
-        const Vec low = load(values[key] + column + 16 * j), high = load(values[key + 1] + column + 16 * j);
+        const Vec pairs = load(values[key / 2] + column + 16 * j), low = low_half(pairs), high = high_half(pairs);
 #pragma GCC unroll 6
         for (int i = 0; i < kRows; ++i) {
           even[i][j] = fma(set(p[i * ld + key]), low, even[i][j]);
@@ -86,7 +76,7 @@ void page_values(const float* p, std::int64_t ld, const float* const* values, st
     }
     if (key < end) {
       for (int j = 0; j < kVectors; ++j) {
-        const Vec low = load(values[key] + column + 16 * j);
+        const Vec low = low_half(load(values[key / 2] + column + 16 * j));
         for (int i = 0; i < kRows; ++i) even[i][j] = fma(set(p[i * ld + key]), low, even[i][j]);
       }
     }

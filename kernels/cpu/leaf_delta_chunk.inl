@@ -12,17 +12,22 @@ TROUPE_INLINE std::int64_t up_to_vector(std::int64_t n) { return (n + 15) / 16 *
 
 /// A chunk's matrices, in the task's scratch.
 struct DeltaChunk {
-  std::int64_t rows, padded;    ///< Rows of the chunk; up to a vector.
-  std::int64_t kp, vp;          ///< Channels, up to a vector.
-  std::int64_t ldk, ldv, ldc;   ///< Of [.][key], [.][value] and [.][chunk].
-  float *q, *k, *kt;            ///< [C][key], [C][key] normalised, [key][C]
+  std::int64_t rows, padded;   ///< Rows of the chunk; up to a vector.
+  std::int64_t kp, vp;         ///< Channels, up to a vector.
+  std::int64_t ldk, ldv, ldc;  ///< Of [.][key], [.][value] and [.][chunk].
+  // Of the key head.
+  float *q, *k, *kt;             ///< [C][key], [C][key] normalised, [key][C]
+  float *kk, *qk;                ///< K K^T and Q K^T as far as the diagonal's blocks: [C][C]
+  float *q_inverse, *k_inverse;  ///< 1 / |row|: [C]
+  // Of a value head.
   float *kd;                    ///< e^{g_last - g} K
   float *v, *u;                 ///< [C][value]
   float *gates, *p, *d, *n;     ///< G, P, D and -beta D: [C][C]
   float *sums, *rest;           ///< g, and what float32 leaves of it: [C]
   float *growth, *tail, *beta;  ///< e^g, e^{g_last - g}, beta: [C]
-  float *q_inverse, *k_inverse;  ///< 1 / |row|: [C]
-  float last;                    ///< e^{g_last}
+  float last;                   ///< e^{g_last}
+
+  [[nodiscard]] std::int64_t state_floats() const { return kp * ldv; }
 };
 
 /// Lays out a chunk's matrices from `at` on; returns what is behind them.
@@ -43,7 +48,7 @@ TROUPE_INLINE float* place_chunk(DeltaChunk& c, const DeltaRule& a, float* at) {
   c.kt = take(c.kp * c.ldc);
   c.v = take(kDeltaChunk * c.ldv);
   c.u = take(kDeltaChunk * c.ldv);
-  for (float** square : {&c.gates, &c.p, &c.d, &c.n}) *square = take(kDeltaChunk * c.ldc);
+  for (float** square : {&c.kk, &c.qk, &c.gates, &c.p, &c.d, &c.n}) *square = take(kDeltaChunk * c.ldc);
   for (float** column : {&c.sums, &c.rest, &c.growth, &c.tail, &c.beta, &c.q_inverse, &c.k_inverse}) *column = take(kDeltaChunk);
   return at;
 }
@@ -90,6 +95,17 @@ TROUPE_INLINE void pad_rows(const float* x, std::int64_t stride, std::int64_t ro
   clear(to + rows * ld, (padded - rows) * ld);
 }
 
+/// to[i..i+16) = values(i) for a row of the caller's, past the caches where its lines are whole: a write would first
+/// read them.
+template <class Values>
+TROUPE_INLINE void write_row(float* to, std::int64_t n, const Values& values) {
+  if (n % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 64 == 0) {
+    for (std::int64_t i = 0; i < n; i += 16) stream(to + i, values(i));
+  } else {
+    for (std::int64_t i = 0; i < n; i += 16) store(to + i, values(i), first(n - i));
+  }
+}
+
 /// y = x / sqrt(sum x^2 + 1e-6) * factor, the sum in 16 lanes; inverse = 1 / sqrt(...).
 TROUPE_INLINE void unit_vectors(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t n, float factor,
                                 float* y, std::int64_t ldy, float* inverse) {
@@ -114,42 +130,59 @@ TROUPE_INLINE void scale_rows(const float* x, const float* factor, std::int64_t 
   }
 }
 
-/// Asks for n floats of each row. Rows lie pages apart, and finding a page takes longer than reading it.
-TROUPE_INLINE void ask_for_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t n) {
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t i = 0; i < n; i += 16) prefetch(x + row * stride + i);
-}
-
-/// The queries, keys and values of a chunk that comes soon.
-TROUPE_INLINE void ask_for_chunk(const DeltaRule& a, const float* qkv, std::int64_t head, std::int64_t begin) {
-  if (begin < 0 || begin >= a.rows) return;
-  const std::int64_t keys = a.key_heads * a.key_dim, row_floats = 2 * keys + a.value_heads * a.value_dim;
-  const std::int64_t rows = a.rows - begin < kDeltaChunk ? a.rows - begin : kDeltaChunk;
-  const float* x = qkv + begin * row_floats + head * a.key_heads / a.value_heads * a.key_dim;
-  ask_for_rows(x, row_floats, rows, a.key_dim);
-  ask_for_rows(x + keys, row_floats, rows, a.key_dim);
-  ask_for_rows(qkv + begin * row_floats + 2 * keys + head * a.value_dim, row_floats, rows, a.value_dim);
-}
-
 /// e^{g_i - g_j} for 16 columns from j on. Sums may be large beside what one row adds, so their rests count.
 TROUPE_INLINE Vec gates_from(const DeltaChunk& c, std::int64_t i, std::int64_t j) {
   return exp(add(sub(set(c.sums[i]), load(c.sums + j)), sub(set(c.rest[i]), load(c.rest + j))));
 }
 
-/// Everything of rows [begin, begin + c.rows) that does not depend on the state.
-TROUPE_INLINE void read_chunk(DeltaChunk& c, const DeltaRule& a, std::int64_t head, std::int64_t begin) {
+/// What the value heads of a key head share, of the rows from `begin` on. The queries only where `with_queries`.
+TROUPE_INLINE void read_keys(DeltaChunk& c, const DeltaRule& a, std::int64_t key_head, std::int64_t begin,
+                             bool with_queries) {
   const std::int64_t keys = a.key_heads * a.key_dim, row_floats = 2 * keys + a.value_heads * a.value_dim;
-  const std::int64_t key_head = head * a.key_heads / a.value_heads;
-  const float* x = a.qkv + begin * row_floats;
+  const float* x = a.qkv + begin * row_floats + key_head * a.key_dim;
   c.rows = a.rows - begin < kDeltaChunk ? a.rows - begin : kDeltaChunk;
   c.padded = up_to_vector(c.rows);
-  clear(c.q + c.rows * c.ldk, (c.padded - c.rows) * c.ldk);
+  unit_vectors(x + keys, row_floats, c.rows, a.key_dim, 1, c.k, c.ldk, c.k_inverse);
   clear(c.k + c.rows * c.ldk, (c.padded - c.rows) * c.ldk);
-  const auto scale = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(a.key_dim)));
-  unit_vectors(x + key_head * a.key_dim, row_floats, c.rows, a.key_dim, scale, c.q, c.ldk, c.q_inverse);
-  unit_vectors(x + keys + key_head * a.key_dim, row_floats, c.rows, a.key_dim, 1, c.k, c.ldk, c.k_inverse);
-  pad_rows(x + 2 * keys + head * a.value_dim, row_floats, c.rows, a.value_dim, c.v, c.ldv, c.padded);
   turn(c.k, c.ldk, c.padded, c.kp, c.kt, c.ldc);
+  if (with_queries) {
+    const auto scale = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(a.key_dim)));
+    unit_vectors(x, row_floats, c.rows, a.key_dim, scale, c.q, c.ldk, c.q_inverse);
+    clear(c.q + c.rows * c.ldk, (c.padded - c.rows) * c.ldk);
+  }
+  for (std::int64_t i = 0; i < c.padded; i += 16) {
+    delta_product(16, c.k + i * c.ldk, c.ldk, 1, c.kt, c.ldc, 0, c.kp, i + 16, c.kk + i * c.ldc, c.ldc, false);
+    if (with_queries)
+      delta_product(16, c.q + i * c.ldk, c.ldk, 1, c.kt, c.ldc, 0, c.kp, i + 16, c.qk + i * c.ldc, c.ldc, false);
+  }
+}
+
+/// G, P, D and -beta D, 0 above the diagonal (D and -beta D on it too). P only where `with_queries`.
+TROUPE_INLINE void gate_pairs(DeltaChunk& c, bool with_queries) {
+  for (std::int64_t i = 0; i < c.padded; ++i) {
+    const Vec minus = set(-c.beta[i]);
+    for (std::int64_t j = 0; j < c.padded; j += 16) {
+      const std::int64_t at = i * c.ldc + j;
+      if (j > i) {
+        for (float* square : {c.gates, c.p, c.d, c.n}) store(square + at, zero());
+        continue;
+      }
+      const Vec gate = keep(first(i + 1 - j), gates_from(c, i, j));
+      const Vec d = keep(first(i - j), mul(gate, load(c.kk + at)));
+      store(c.gates + at, gate);
+      store(c.d + at, d);
+      store(c.n + at, mul(minus, d));
+      if (with_queries) store(c.p + at, mul(gate, load(c.qk + at)));
+    }
+  }
+}
+
+/// What one value head adds to it and does not depend on the state.
+TROUPE_INLINE void read_values(DeltaChunk& c, const DeltaRule& a, std::int64_t head, std::int64_t begin,
+                               bool with_queries) {
+  const std::int64_t keys = a.key_heads * a.key_dim, row_floats = 2 * keys + a.value_heads * a.value_dim;
+  pad_rows(a.qkv + begin * row_floats + 2 * keys + head * a.value_dim, row_floats, c.rows, a.value_dim, c.v, c.ldv,
+           c.padded);
   double sum = 0;
   for (std::int64_t i = 0; i < c.padded; ++i) {
     const bool own = i < c.rows;
@@ -164,31 +197,7 @@ TROUPE_INLINE void read_chunk(DeltaChunk& c, const DeltaRule& a, std::int64_t he
   }
   c.last = c.growth[c.padded - 1];
   scale_rows(c.k, c.tail, c.padded, c.kp, c.ldk, c.kd);
-}
-
-/// G, P, D and -beta D, 0 above the diagonal (D and -beta D on it too). P only where `with_queries`.
-TROUPE_INLINE void pair_rows(DeltaChunk& c, bool with_queries) {
-  for (std::int64_t i = 0; i < c.padded; i += 16) {  // no further than the diagonal
-    delta_product(16, c.k + i * c.ldk, c.ldk, 1, c.kt, c.ldc, 0, c.kp, i + 16, c.d + i * c.ldc, c.ldc, false);
-    if (with_queries)
-      delta_product(16, c.q + i * c.ldk, c.ldk, 1, c.kt, c.ldc, 0, c.kp, i + 16, c.p + i * c.ldc, c.ldc, false);
-  }
-  for (std::int64_t i = 0; i < c.padded; ++i) {
-    const Vec minus = set(-c.beta[i]);
-    for (std::int64_t j = 0; j < c.padded; j += 16) {
-      const std::int64_t at = i * c.ldc + j;
-      if (j > i) {
-        for (float* square : {c.gates, c.p, c.d, c.n}) store(square + at, zero());
-        continue;
-      }
-      const Vec gate = keep(first(i + 1 - j), gates_from(c, i, j));
-      const Vec d = keep(first(i - j), mul(gate, load(c.d + at)));
-      store(c.gates + at, gate);
-      store(c.d + at, d);
-      store(c.n + at, mul(minus, d));
-      if (with_queries) store(c.p + at, mul(gate, load(c.p + at)));
-    }
-  }
+  gate_pairs(c, with_queries);
 }
 
 /// Rows [row, row + 4) of x += n x, kTurned: of x += n^T x, for the rows that are solved; then among themselves.
@@ -260,11 +269,11 @@ TROUPE_INLINE void news_of_chunk(DeltaChunk& c, const float* state) {
   solve<false>(c.n, c.ldc, c.padded, c.vp, c.u, c.ldv);
 }
 
-TROUPE_INLINE void pass_state_on(const DeltaChunk& c, float* state) {
+/// The state behind the chunk; `next` may be `state`.
+TROUPE_INLINE void pass_state_on(const DeltaChunk& c, const float* state, float* next) {
   const Vec last = set(c.last);
-  for (std::int64_t row = 0; row < c.kp; ++row)
-    for (std::int64_t i = row * c.ldv; i < row * c.ldv + c.vp; i += 16) store(state + i, mul(last, load(state + i)));
-  delta_product(c.kp, c.kd, 1, c.ldk, c.u, c.ldv, 0, c.padded, c.vp, state, c.ldv, true);
+  for (std::int64_t i = 0; i < c.state_floats(); i += 16) store(next + i, mul(last, load(state + i)));
+  delta_product(c.kp, c.kd, 1, c.ldk, c.u, c.ldv, 0, c.padded, c.vp, next, c.ldv, true);
 }
 
 /// out of a chunk; `state` is the one before it.
@@ -275,9 +284,8 @@ TROUPE_INLINE void chunk_out(const DeltaChunk& c, const DeltaRule& a, std::int64
   for (std::int64_t i = 0; i < c.padded; i += 16)
     delta_product(16, c.p + i * c.ldc, c.ldc, 1, c.u, c.ldv, 0, i + 16, c.vp, rows + i * c.ldv, c.ldv, true);
   for (std::int64_t row = 0; row < c.rows; ++row) {
-    float* to = a.out + ((begin + row) * a.value_heads + head) * a.value_dim;
-    for (std::int64_t i = 0; i < a.value_dim; i += 16)
-      store(to + i, load(rows + row * c.ldv + i), first(a.value_dim - i));
+    write_row(a.out + ((begin + row) * a.value_heads + head) * a.value_dim, a.value_dim,
+              [&](std::int64_t i) __attribute__((always_inline)) { return load(rows + row * c.ldv + i); });
   }
 }
 
@@ -287,22 +295,32 @@ TROUPE_INLINE void read_state(const DeltaChunk& c, const DeltaRule& a, const flo
   if (from != nullptr) pad_rows(from, a.value_dim, a.key_dim, a.value_dim, state, c.ldv, c.kp);
 }
 
-void delta_chunks(const DeltaTask& t) {
-  const DeltaRule& a = *t.rule;
-  DeltaChunk c;
-  float* state = place_chunk(c, a, t.scratch);
-  float* rows = state + c.kp * c.ldv;
-  float* kept = a.state + t.head * a.key_dim * a.value_dim;
-  read_state(c, a, kept, state);
-  for (std::int64_t begin = 0; begin < a.rows; begin += kDeltaChunk) {
-    read_chunk(c, a, t.head, begin);
-    ask_for_chunk(a, a.qkv, t.head, begin + kDeltaChunk);
-    pair_rows(c, a.out != nullptr);
-    news_of_chunk(c, state);
-    if (a.out != nullptr) chunk_out(c, a, t.head, begin, state, rows);
-    pass_state_on(c, state);
-  }
+TROUPE_INLINE void write_state(const DeltaChunk& c, const DeltaRule& a, const float* state, float* to) {
   for (std::int64_t row = 0; row < a.key_dim; ++row)
     for (std::int64_t i = 0; i < a.value_dim; i += 16)
-      store(kept + row * a.value_dim + i, load(state + row * c.ldv + i), first(a.value_dim - i));
+      store(to + row * a.value_dim + i, load(state + row * c.ldv + i), first(a.value_dim - i));
+}
+
+void delta_chunks(const DeltaTask& t) {
+  const DeltaRule& a = *t.rule;
+  const bool with_out = a.out != nullptr;
+  const std::int64_t state_floats = a.key_dim * a.value_dim;
+  DeltaChunk c;
+  float* rows = place_chunk(c, a, t.scratch);
+  float* states = rows + kDeltaChunk * c.ldv;
+  for (std::int64_t i = 0; i < t.heads; ++i)
+    read_state(c, a, a.state + (t.head + i) * state_floats, states + i * c.state_floats());
+  for (std::int64_t begin = 0; begin < a.rows; begin += kDeltaChunk) {
+    read_keys(c, a, t.head * a.key_heads / a.value_heads, begin, with_out);
+    for (std::int64_t i = 0; i < t.heads; ++i) {
+      float* state = states + i * c.state_floats();
+      read_values(c, a, t.head + i, begin, with_out);
+      news_of_chunk(c, state);
+      if (with_out) chunk_out(c, a, t.head + i, begin, state, rows);
+      pass_state_on(c, state, state);
+    }
+  }
+  for (std::int64_t i = 0; i < t.heads; ++i)
+    write_state(c, a, states + i * c.state_floats(), a.state + (t.head + i) * state_floats);
+  streams_end();
 }

@@ -13,7 +13,8 @@ struct DeltaGradChunk {
   float *dout, *dnews;          ///< dO; dU, then dR: [C][value]
   float *ut;                    ///< U^T: [value][C]
   float *e, *w;                 ///< dP, then dP'; dA, then M + M^T: [C][C]
-  float *dq, *dk, *work;        ///< [C][key]
+  float *dq, *dk;               ///< Of the key head: sums over its value heads. [C][key]
+  float *by_query, *by_key, *by_tail;  ///< dO S^T, dR S^T, U dS^T; the last is work space, too. [C][key]
   float *turned;                ///< A state's transpose: [value][key]
   float *dsums, *dbeta, *column;  ///< [C]
   float dlast;                  ///< Of g_last.
@@ -32,7 +33,7 @@ TROUPE_INLINE float* place_grad_chunk(DeltaGradChunk& g, const DeltaChunk& c, fl
   g.w = take(kDeltaChunk * c.ldc);
   g.dq = take(kDeltaChunk * c.ldk);
   g.dk = take(kDeltaChunk * c.ldk);
-  g.work = take(kDeltaChunk * c.ldk);
+  for (float** part : {&g.by_query, &g.by_key, &g.by_tail}) *part = take(kDeltaChunk * c.ldk);
   g.turned = take(c.vp * c.ldk);
   for (float** column : {&g.dsums, &g.dbeta, &g.column}) *column = take(kDeltaChunk);
   return at;
@@ -109,10 +110,10 @@ TROUPE_INLINE void gradients_inside(const DeltaChunk& c, DeltaGradChunk& g) {
 /// dQ, dK, dbeta and dg from what comes from the state before the chunk and goes into the one behind it.
 TROUPE_INLINE void gradients_across(const DeltaChunk& c, DeltaGradChunk& g, const float* state, const float* dstate) {
   turn(state, c.ldv, c.kp, c.vp, g.turned, c.ldk);
-  delta_product(c.padded, g.dout, c.ldv, 1, g.turned, c.ldk, 0, c.vp, c.kp, g.dq, c.ldk, false);
-  delta_product(c.padded, g.dnews, c.ldv, 1, g.turned, c.ldk, 0, c.vp, c.kp, g.dk, c.ldk, false);
+  delta_product(c.padded, g.dout, c.ldv, 1, g.turned, c.ldk, 0, c.vp, c.kp, g.by_query, c.ldk, false);
+  delta_product(c.padded, g.dnews, c.ldv, 1, g.turned, c.ldk, 0, c.vp, c.kp, g.by_key, c.ldk, false);
   turn(dstate, c.ldv, c.kp, c.vp, g.turned, c.ldk);
-  delta_product(c.padded, c.u, c.ldv, 1, g.turned, c.ldk, 0, c.vp, c.kp, g.work, c.ldk, false);
+  delta_product(c.padded, c.u, c.ldv, 1, g.turned, c.ldk, 0, c.vp, c.kp, g.by_tail, c.ldk, false);
   g.dlast = 0;
   for (std::int64_t row = 0; row < c.kp; ++row) g.dlast += row_dot(state + row * c.ldv, dstate + row * c.ldv, c.vp);
   g.dlast *= c.last;
@@ -120,13 +121,13 @@ TROUPE_INLINE void gradients_across(const DeltaChunk& c, DeltaGradChunk& g, cons
     const Vec growth = set(c.growth[row]), minus = sub(zero(), growth), beta = set(c.beta[row]), tail = set(c.tail[row]);
     Vec by_query = zero(), by_key = zero(), by_tail = zero();
     for (std::int64_t i = row * c.ldk; i < row * c.ldk + c.kp; i += 16) {
-      const Vec key = load(c.k + i), dq = mul(growth, load(g.dq + i)), x = mul(minus, load(g.dk + i));
-      const Vec y = mul(tail, load(g.work + i));
+      const Vec key = load(c.k + i), dq = mul(growth, load(g.by_query + i)), x = mul(minus, load(g.by_key + i));
+      const Vec y = mul(tail, load(g.by_tail + i));
       by_query = fma(load(c.q + i), dq, by_query);
       by_key = fma(key, x, by_key);
       by_tail = fma(key, y, by_tail);
-      store(g.dq + i, dq);
-      store(g.dk + i, fma(beta, x, y));
+      store(g.dq + i, add(load(g.dq + i), dq));
+      store(g.dk + i, add(load(g.dk + i), fma(beta, x, y)));
     }
     const float of_key = sum_lanes(by_key), of_tail = sum_lanes(by_tail);
     g.dbeta[row] = of_key + row_dot(c.v + row * c.ldv, g.dnews + row * c.ldv, c.vp);
@@ -138,98 +139,126 @@ TROUPE_INLINE void gradients_across(const DeltaChunk& c, DeltaGradChunk& g, cons
 /// dstate becomes the gradient of the state before the chunk.
 TROUPE_INLINE void pass_gradient_on(const DeltaChunk& c, const DeltaGradChunk& g, float* dstate) {
   const Vec last = set(c.last);
-  for (std::int64_t row = 0; row < c.kp; ++row)
-    for (std::int64_t i = row * c.ldv; i < row * c.ldv + c.vp; i += 16) store(dstate + i, mul(last, load(dstate + i)));
-  scale_rows(c.q, c.growth, c.padded, c.kp, c.ldk, g.work);
-  delta_product(c.kp, g.work, 1, c.ldk, g.dout, c.ldv, 0, c.padded, c.vp, dstate, c.ldv, true);
+  for (std::int64_t i = 0; i < c.state_floats(); i += 16) store(dstate + i, mul(last, load(dstate + i)));
+  scale_rows(c.q, c.growth, c.padded, c.kp, c.ldk, g.by_tail);
+  delta_product(c.kp, g.by_tail, 1, c.ldk, g.dout, c.ldv, 0, c.padded, c.vp, dstate, c.ldv, true);
   for (std::int64_t i = 0; i < c.padded; i += 16)
     store(g.column + i, mul(load(c.beta + i), sub(zero(), load(c.growth + i))));
-  scale_rows(c.k, g.column, c.padded, c.kp, c.ldk, g.work);
-  delta_product(c.kp, g.work, 1, c.ldk, g.dnews, c.ldv, 0, c.padded, c.vp, dstate, c.ldv, true);
+  scale_rows(c.k, g.column, c.padded, c.kp, c.ldk, g.by_tail);
+  delta_product(c.kp, g.by_tail, 1, c.ldk, g.dnews, c.ldv, 0, c.padded, c.vp, dstate, c.ldv, true);
 }
 
-/// Through y = factor x / |x|: adds inverse (factor dy - y (y . dy) / factor) to dx, or puts it there.
+/// Through y = factor x / |x|: dx = inverse (factor dy - y (y . dy) / factor).
 TROUPE_INLINE void unit_gradient(const float* y, const float* dy, float inverse, float factor, std::int64_t n,
-                                 std::int64_t padded, float* dx, bool add_to) {
+                                 std::int64_t padded, float* dx) {
   const Vec dot = set(row_dot(y, dy, padded) / factor), f = set(factor), scale = set(inverse);
-  for (std::int64_t i = 0; i < n; i += 16) {
-    const Mask m = first(n - i);
-    const Vec d = mul(scale, fnma(load(y + i), dot, mul(f, load(dy + i))));
-    store(dx + i, add_to ? add(load(dx + i, m), d) : d, m);
+  write_row(dx, n, [&](std::int64_t i) __attribute__((always_inline)) {
+    return mul(scale, fnma(load(y + i), dot, mul(f, load(dy + i))));
+  });
+}
+
+/// A chunk's gradients of queries and keys, into the caller's rows.
+TROUPE_INLINE void write_key_gradients(const DeltaChunk& c, const DeltaGradChunk& g, const DeltaRuleGrad& a,
+                                       std::int64_t key_head, std::int64_t begin) {
+  const std::int64_t keys = a.key_heads * a.key_dim, row_floats = 2 * keys + a.value_heads * a.value_dim;
+  const auto scale = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(a.key_dim)));
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    float* dx = a.dqkv + (begin + row) * row_floats + key_head * a.key_dim;
+    const std::int64_t at = row * c.ldk;
+    unit_gradient(c.q + at, g.dq + at, c.q_inverse[row], scale, a.key_dim, c.kp, dx);
+    unit_gradient(c.k + at, g.dk + at, c.k_inverse[row], 1, a.key_dim, c.kp, dx + keys);
   }
 }
 
-/// A chunk's gradients into the caller's rows; those of queries and keys are added from the second head of a group on.
-TROUPE_INLINE void write_gradients(const DeltaChunk& c, DeltaGradChunk& g, const DeltaRuleGrad& a, std::int64_t head,
-                                   std::int64_t begin, bool add_to) {
+/// Those of a value head's values, decays and betas.
+TROUPE_INLINE void write_value_gradients(const DeltaChunk& c, const DeltaGradChunk& g, const DeltaRuleGrad& a,
+                                         std::int64_t head, std::int64_t begin) {
   const std::int64_t keys = a.key_heads * a.key_dim, row_floats = 2 * keys + a.value_heads * a.value_dim;
-  const std::int64_t key_head = head * a.key_heads / a.value_heads;
-  const auto scale = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(a.key_dim)));
   float sum = g.dlast;
   for (std::int64_t row = c.rows - 1; row >= 0; --row) {
-    float* dx = a.dqkv + (begin + row) * row_floats;
-    unit_gradient(c.q + row * c.ldk, g.dq + row * c.ldk, c.q_inverse[row], scale, a.key_dim, c.kp,
-                  dx + key_head * a.key_dim, add_to);
-    unit_gradient(c.k + row * c.ldk, g.dk + row * c.ldk, c.k_inverse[row], 1, a.key_dim, c.kp,
-                  dx + keys + key_head * a.key_dim, add_to);
-    float* dv = dx + 2 * keys + head * a.value_dim;
-    for (std::int64_t i = 0; i < a.value_dim; i += 16)
-      store(dv + i, mul(set(c.beta[row]), load(g.dnews + row * c.ldv + i)), first(a.value_dim - i));
+    const Vec beta = set(c.beta[row]);
+    write_row(a.dqkv + (begin + row) * row_floats + 2 * keys + head * a.value_dim, a.value_dim,
+              [&](std::int64_t i) __attribute__((always_inline)) { return mul(beta, load(g.dnews + row * c.ldv + i)); });
     sum += g.dsums[row];
     a.ddecay[(begin + row) * a.value_heads + head] = sum;
     a.dbeta[(begin + row) * a.value_heads + head] = g.dbeta[row];
   }
 }
 
-/// One value head: the states at the chunks' borders, then the chunks from the last to the first.
-TROUPE_INLINE void delta_grad_head(const DeltaRuleGrad& a, std::int64_t head, bool add_to, float* memory) {
-  const DeltaRule inputs{a.qkv, a.decay, a.beta, nullptr, nullptr, a.rows, a.key_heads, a.value_heads, a.key_dim,
-                         a.value_dim};
-  const std::int64_t state_floats = a.key_dim * a.value_dim;
-  DeltaChunk c;
-  DeltaGradChunk g;
-  float* dstate = place_grad_chunk(g, c, place_chunk(c, inputs, memory));
-  float* states = dstate + c.kp * c.ldv;
-  read_state(c, inputs, a.dstate_after == nullptr ? nullptr : a.dstate_after + head * state_floats, dstate);
-  read_state(c, inputs, a.state == nullptr ? nullptr : a.state + head * state_floats, states);
-  std::int64_t chunk = 0;
-  for (; (chunk + 1) * kDeltaChunk < a.rows; ++chunk) {
-    float* state = states + chunk * c.kp * c.ldv;
-    float* next = state + c.kp * c.ldv;
-    read_chunk(c, inputs, head, chunk * kDeltaChunk);
-    ask_for_chunk(inputs, a.qkv, head, (chunk + 1) * kDeltaChunk);
-    pair_rows(c, false);
-    news_of_chunk(c, state);
-    for (std::int64_t i = 0; i < c.kp * c.ldv; i += 16) store(next + i, load(state + i));
-    pass_state_on(c, next);
+/// What is kept of every chunk and value head: the state before it and U.
+struct DeltaHistory {
+  float* states;
+  float* news;
+  std::int64_t heads, state_floats, news_floats;
+
+  [[nodiscard]] float* state(std::int64_t chunk, std::int64_t head) const {
+    return states + (chunk * heads + head) * state_floats;
   }
-  for (; chunk >= 0; --chunk) {
+  [[nodiscard]] float* u(std::int64_t chunk, std::int64_t head) const {
+    return news + (chunk * heads + head) * news_floats;
+  }
+};
+
+/// The forward pass of the value heads of a key head, from the states before chunk 0.
+TROUPE_INLINE void keep_history(DeltaChunk& c, const DeltaRule& a, std::int64_t key_head, const DeltaHistory& history) {
+  for (std::int64_t chunk = 0; chunk * kDeltaChunk < a.rows; ++chunk) {
     const std::int64_t begin = chunk * kDeltaChunk;
-    const float* state = states + chunk * c.kp * c.ldv;
-    read_chunk(c, inputs, head, begin);
-    pad_rows(a.dout + (begin * a.value_heads + head) * a.value_dim, a.value_heads * a.value_dim, c.rows, a.value_dim,
-             g.dout, c.ldv, c.padded);
-    ask_for_chunk(inputs, a.qkv, head, begin - kDeltaChunk);
-    ask_for_chunk(inputs, a.dqkv, head, begin);
-    if (begin > 0)
-      ask_for_rows(a.dout + ((begin - kDeltaChunk) * a.value_heads + head) * a.value_dim, a.value_heads * a.value_dim,
-                   kDeltaChunk, a.value_dim);
-    pair_rows(c, true);
-    news_of_chunk(c, state);
-    gradient_of_news(c, g, dstate);
-    gradients_across(c, g, state, dstate);
-    gradients_inside(c, g);
-    pass_gradient_on(c, g, dstate);
-    write_gradients(c, g, a, head, begin, add_to);
+    read_keys(c, a, key_head, begin, false);
+    for (std::int64_t i = 0; i < history.heads; ++i) {
+      float* state = history.state(chunk, i);
+      c.u = history.u(chunk, i);
+      read_values(c, a, key_head * history.heads + i, begin, false);
+      news_of_chunk(c, state);
+      if (begin + kDeltaChunk < a.rows) pass_state_on(c, state, history.state(chunk + 1, i));
+    }
   }
-  if (a.dstate == nullptr) return;
-  float* to = a.dstate + head * state_floats;
-  for (std::int64_t row = 0; row < a.key_dim; ++row)
-    for (std::int64_t i = 0; i < a.value_dim; i += 16)
-      store(to + row * a.value_dim + i, load(dstate + row * c.ldv + i), first(a.value_dim - i));
 }
 
+/// A chunk's gradients of one value head; those of queries and keys are added to what is there.
+TROUPE_INLINE void head_gradients(DeltaChunk& c, DeltaGradChunk& g, const DeltaRuleGrad& a, std::int64_t head,
+                                  std::int64_t begin, const float* state, float* dstate) {
+  pad_rows(a.dout + (begin * a.value_heads + head) * a.value_dim, a.value_heads * a.value_dim, c.rows, a.value_dim,
+           g.dout, c.ldv, c.padded);
+  gradient_of_news(c, g, dstate);
+  gradients_across(c, g, state, dstate);
+  gradients_inside(c, g);
+  pass_gradient_on(c, g, dstate);
+  write_value_gradients(c, g, a, head, begin);
+}
+
+/// The value heads of one key head: forward, then the chunks from the last to the first.
 void delta_grad(const DeltaGradTask& t) {
-  const std::int64_t group = t.rule->value_heads / t.rule->key_heads;
-  for (std::int64_t i = 0; i < group; ++i) delta_grad_head(*t.rule, t.key_head * group + i, i > 0, t.scratch);
+  const DeltaRuleGrad& a = *t.rule;
+  const DeltaRule inputs{a.qkv, a.decay, a.beta, nullptr, nullptr, a.rows, a.key_heads, a.value_heads, a.key_dim,
+                         a.value_dim};
+  const std::int64_t heads = a.value_heads / a.key_heads, floats = a.key_dim * a.value_dim;
+  const std::int64_t first_head = t.key_head * heads, chunks = (a.rows + kDeltaChunk - 1) / kDeltaChunk;
+  DeltaChunk c;
+  DeltaGradChunk g;
+  float* dstates = place_grad_chunk(g, c, place_chunk(c, inputs, t.scratch));
+  float* const states = dstates + heads * c.state_floats();
+  const DeltaHistory history{states, states + chunks * heads * c.state_floats(), heads, c.state_floats(),
+                             kDeltaChunk * c.ldv};
+  const auto of_head = [&](const float* x, std::int64_t i) { return x == nullptr ? x : x + (first_head + i) * floats; };
+  for (std::int64_t i = 0; i < heads; ++i) {
+    read_state(c, inputs, of_head(a.dstate_after, i), dstates + i * c.state_floats());
+    read_state(c, inputs, of_head(a.state, i), history.state(0, i));
+  }
+  keep_history(c, inputs, t.key_head, history);
+  for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
+    const std::int64_t begin = chunk * kDeltaChunk;
+    read_keys(c, inputs, t.key_head, begin, true);
+    clear(g.dq, c.padded * c.ldk);
+    clear(g.dk, c.padded * c.ldk);
+    for (std::int64_t i = 0; i < heads; ++i) {
+      c.u = history.u(chunk, i);
+      read_values(c, inputs, first_head + i, begin, true);
+      head_gradients(c, g, a, first_head + i, begin, history.state(chunk, i), dstates + i * c.state_floats());
+    }
+    write_key_gradients(c, g, a, t.key_head, begin);
+  }
+  streams_end();
+  if (a.dstate == nullptr) return;
+  for (std::int64_t i = 0; i < heads; ++i)
+    write_state(c, inputs, dstates + i * c.state_floats(), a.dstate + (first_head + i) * floats);
 }

@@ -65,6 +65,22 @@ AttentionGrad attention_backward(const Attention& a, const Doubles& q, const Dou
 /// One query head over listed keys and values, with a sink (-infinity: none). Shapes: q [kd], keys [n, kd], values [n, vd].
 Doubles attend(const Doubles& q, const Doubles& keys, const Doubles& values, double scale, double sink);
 
+struct AttendGrad {
+  Doubles dq, dkeys, dvalues;
+  double dsink;
+};
+AttendGrad attend_backward(const Doubles& q, const Doubles& keys, const Doubles& values, double scale, double sink,
+                           const Doubles& dout);
+
+/// silu of the causal convolution. Shapes: x [rows, channels], history [taps - 1, channels] (zeros where there is none),
+/// weight [channels, taps].
+Doubles causal_conv(const Doubles& x, const Doubles& history, const Doubles& weight, std::int64_t channels, std::int64_t taps);
+struct ConvGrad {
+  Doubles dx, dhistory, dweight;
+};
+ConvGrad causal_conv_backward(const Doubles& x, const Doubles& history, const Doubles& weight, const Doubles& dy,
+                              std::int64_t channels, std::int64_t taps);
+
 /// One value head of the gated delta rule. Shapes: q, k [rows, dk] before their normalisation, v [rows, dv], decay and beta
 /// [rows], state [dk, dv], changed; result [rows, dv].
 Doubles delta_rule(const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& decay, const Doubles& beta,

@@ -19,21 +19,104 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
 
-Doubles attend(const Doubles& q, const Doubles& keys, const Doubles& values, double scale, double sink) {
-  const std::size_t n = keys.size() / q.size();
-  const std::size_t width = values.size() / n;
-  Doubles scores(n);
+namespace {
+
+/// What a query gives to each key, and last to the sink.
+Doubles probabilities(const Doubles& q, const Doubles& keys, double scale, double sink) {
+  Doubles p(keys.size() / q.size());
   double most = sink;
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t d = 0; d < q.size(); ++d) scores[i] += scale * q[d] * keys[i * q.size() + d];
-    most = std::max(most, scores[i]);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    for (std::size_t d = 0; d < q.size(); ++d) p[i] += scale * q[d] * keys[i * q.size() + d];
+    most = std::max(most, p[i]);
   }
-  double sum = std::exp(sink - most);
-  for (double& score : scores) sum += score = std::exp(score - most);
+  p.push_back(sink);
+  double sum = 0;
+  for (double& x : p) sum += x = std::exp(x - most);
+  for (double& x : p) x /= sum;
+  return p;
+}
+
+}  // namespace
+
+Doubles attend(const Doubles& q, const Doubles& keys, const Doubles& values, double scale, double sink) {
+  const Doubles p = probabilities(q, keys, scale, sink);
+  const std::size_t n = p.size() - 1, width = values.size() / n;
   Doubles out(width);
   for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t d = 0; d < width; ++d) out[d] += scores[i] / sum * values[i * width + d];
+    for (std::size_t d = 0; d < width; ++d) out[d] += p[i] * values[i * width + d];
   return out;
+}
+
+AttendGrad attend_backward(const Doubles& q, const Doubles& keys, const Doubles& values, double scale, double sink,
+                           const Doubles& dout) {
+  const Doubles p = probabilities(q, keys, scale, sink);
+  const std::size_t n = p.size() - 1, width = dout.size();
+  Doubles dp(n);
+  double delta = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t d = 0; d < width; ++d) dp[i] += dout[d] * values[i * width + d];
+    delta += p[i] * dp[i];
+  }
+  AttendGrad g{Doubles(q.size()), Doubles(keys.size()), Doubles(values.size()), -p[n] * delta};
+  for (std::size_t i = 0; i < n; ++i) {
+    const double ds = scale * p[i] * (dp[i] - delta);
+    for (std::size_t d = 0; d < q.size(); ++d) {
+      g.dq[d] += ds * keys[i * q.size() + d];
+      g.dkeys[i * q.size() + d] += ds * q[d];
+    }
+    for (std::size_t d = 0; d < width; ++d) g.dvalues[i * width + d] += p[i] * dout[d];
+  }
+  return g;
+}
+
+namespace {
+
+/// The convolution of rows that stand behind their history.
+struct Conv {
+  Doubles rows;
+  std::size_t channels, taps;
+  Conv(const Doubles& x, const Doubles& history, std::int64_t c, std::int64_t n)
+      : rows(history), channels(static_cast<std::size_t>(c)), taps(static_cast<std::size_t>(n)) {
+    rows.insert(rows.end(), x.begin(), x.end());
+  }
+  [[nodiscard]] double sum(const Doubles& weight, std::size_t t, std::size_t c) const {
+    double s = 0;
+    for (std::size_t j = 0; j < taps; ++j) s += weight[c * taps + j] * rows[(t + j) * channels + c];
+    return s;
+  }
+};
+
+}  // namespace
+
+Doubles causal_conv(const Doubles& x, const Doubles& history, const Doubles& weight, std::int64_t channels,
+                    std::int64_t taps) {
+  const Conv conv(x, history, channels, taps);
+  Doubles y(x.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const double s = conv.sum(weight, i / conv.channels, i % conv.channels);
+    y[i] = s * sigmoid(s);
+  }
+  return y;
+}
+
+ConvGrad causal_conv_backward(const Doubles& x, const Doubles& history, const Doubles& weight, const Doubles& dy,
+                              std::int64_t channels, std::int64_t taps) {
+  const Conv conv(x, history, channels, taps);
+  Doubles drows(conv.rows.size());
+  ConvGrad g{{}, {}, Doubles(weight.size())};
+  for (std::size_t i = 0; i < dy.size(); ++i) {
+    const std::size_t t = i / conv.channels, c = i % conv.channels;
+    const double s = conv.sum(weight, t, c), gate = sigmoid(s);
+    const double ds = dy[i] * gate * (1 + s * (1 - gate));
+    for (std::size_t j = 0; j < conv.taps; ++j) {
+      drows[(t + j) * conv.channels + c] += ds * weight[c * conv.taps + j];
+      g.dweight[c * conv.taps + j] += ds * conv.rows[(t + j) * conv.channels + c];
+    }
+  }
+  const auto border = drows.begin() + static_cast<std::ptrdiff_t>(history.size());
+  g.dhistory.assign(drows.begin(), border);
+  g.dx.assign(border, drows.end());
+  return g;
 }
 
 Doubles delta_rule(const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& decay, const Doubles& beta,

@@ -139,6 +139,28 @@ struct ListedTask {
   float* scratch;  ///< listed_scratch_floats(shape, keys)
 };
 
+/// A row that queries see, and its gradient, which is added to.
+struct ListedRow {
+  const float* row;
+  float* gradient;
+};
+
+inline constexpr std::int64_t kListedGradPairs = 64;  ///< (query, head) pairs whose probabilities are kept at a time.
+
+/// The backward pass of some query rows under one kv head. Row i sees keys [first_end + i - window, first_end + i).
+struct ListedGradBlock {
+  const ListedShape* shape;
+  const float* q;     ///< Of the first row, all heads.
+  const float* dout;
+  float* dq;
+  std::int64_t rows;
+  const ListedRow* keys;
+  std::int64_t count, first_end, window;  ///< window 0: all from the first key on.
+  std::int64_t kv_head;
+  float* dsinks;   ///< [heads], added to.
+  float* scratch;  ///< listed_grad_scratch_floats(shape, rows, count)
+};
+
 /// AdamW's factors, computed once per call in float64.
 struct AdamWFactors {
   float decay, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_sqrt_correction2, eps, step_size, grad_scale;
@@ -169,13 +191,25 @@ inline std::int64_t pair_attention_grad_scratch_floats(const AttentionShape& s, 
          kGradientColumns * kPairGradRows + 16 * kLanes;
 }
 
+inline constexpr std::int64_t kConvTaps = 32;       ///< The most.
+inline constexpr std::int64_t kConvChannels = 512;  ///< Channels that all rows pass together.
+inline constexpr std::int64_t kConvRows = 64;       ///< Rows of a chain of a weight's gradient.
+
+/// Channels [begin, end) of a convolution or of its gradient. Scratch: 1 or 3 times taps * kConvChannels floats.
+template <class Args>
+struct ConvTask {
+  const Args* args;
+  std::int64_t begin, end;
+  float* scratch;
+};
+
 inline constexpr std::int64_t kDeltaRows = 64;  ///< Rows whose keys and queries are normalised at a time.
 
-/// One value head of a recurrence.
+/// Value heads of a recurrence: one, or in chunks some that share a key head.
 struct DeltaTask {
   const DeltaRule* rule;
-  std::int64_t head;
-  float* scratch;  ///< delta_scratch_floats(key_dim); in chunks: delta_chunk_floats(key_dim, value_dim, 2)
+  std::int64_t head, heads;
+  float* scratch;  ///< delta_scratch_floats(key_dim); in chunks: delta_chunk_floats(key_dim, value_dim, heads, heads)
 };
 inline std::int64_t delta_scratch_floats(std::int64_t key_dim) { return (2 * kDeltaRows + 64) * key_dim + 2 * kDeltaRows; }
 
@@ -183,16 +217,24 @@ inline std::int64_t delta_scratch_floats(std::int64_t key_dim) { return (2 * kDe
 struct DeltaGradTask {
   const DeltaRuleGrad* rule;
   std::int64_t key_head;
-  float* scratch;  ///< delta_chunk_floats(key_dim, value_dim, 1 + chunks)
+  float* scratch;  ///< delta_chunk_floats(key_dim, value_dim, heads (chunks + 1), heads chunks)
 };
-/// For `states` states and the matrices of a chunk, forward and backward; channels may be filled up by two vectors.
-inline std::int64_t delta_chunk_floats(std::int64_t key_dim, std::int64_t value_dim, std::int64_t states) {
+/// For `states` states, U of `chunks` chunks and the matrices of a chunk, forward and backward; channels may be filled
+/// up by two vectors.
+inline std::int64_t delta_chunk_floats(std::int64_t key_dim, std::int64_t value_dim, std::int64_t states,
+                                       std::int64_t chunks) {
   const std::int64_t k = key_dim + 2 * kLanes, v = value_dim + 2 * kLanes, c = kDeltaChunk + 2 * kLanes;
-  return 6 * c * k + 4 * c * v + 6 * c * c + c * k + c * v + k * v + 10 * c + states * k * v;
+  return 9 * c * k + 6 * c * v + 8 * c * c + k * v + 12 * c + states * k * v + chunks * c * v;
 }
 
 inline std::int64_t listed_scratch_floats(const ListedShape& s, std::int64_t keys) {
   return s.heads / s.kv_heads * (padded_keys(keys + 1) + s.value_dim + kLanes);
+}
+
+inline std::int64_t listed_grad_scratch_floats(const ListedShape& s, std::int64_t rows, std::int64_t keys) {
+  const std::int64_t k = s.key_dim + kLanes, v = s.value_dim + kLanes, pairs = rows * s.heads / s.kv_heads;
+  return (keys + kLanes) * (2 * k + v) + pairs * (k + v) + 2 * kListedGradPairs * padded_keys(keys) +
+         (kListedGradPairs + 2 * kAttentionTileRows) * (k + v) + 16 * kLanes;
 }
 
 /// The matrix products of one precision.
@@ -226,6 +268,9 @@ struct KernelTable {
   void (*pair_attention)(const PairAttentionTask&);
   void (*pair_attention_grad)(const AttentionGradTask&);
   void (*listed)(const ListedTask&);
+  void (*listed_grad)(const ListedGradBlock&);
+  void (*conv)(const ConvTask<CausalConv>&);
+  void (*conv_grad)(const ConvTask<CausalConvGrad>&);
   void (*delta)(const DeltaTask&);
   void (*delta_chunks)(const DeltaTask&);
   void (*delta_grad)(const DeltaGradTask&);

@@ -48,6 +48,11 @@ TROUPE_INLINE void store(float* p, Vec v, Mask m) {
   _mm256_maskstore_ps(p, _mm256_castps_si256(m.lo), v.lo);
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.hi), v.hi);
 }
+TROUPE_INLINE void stream(float* p, Vec v) {
+  _mm256_stream_ps(p, v.lo);
+  _mm256_stream_ps(p + 8, v.hi);
+}
+TROUPE_INLINE void streams_end() { _mm_sfence(); }
 TROUPE_INLINE Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 TROUPE_INLINE Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
 TROUPE_INLINE Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }

@@ -31,6 +31,9 @@ TROUPE_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
 TROUPE_INLINE Vec load(const float* p, Mask m) { return _mm512_maskz_loadu_ps(m, p); }
 TROUPE_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 TROUPE_INLINE void store(float* p, Vec v, Mask m) { _mm512_mask_storeu_ps(p, m, v); }
+/// Past the caches, to memory that is not read soon; p is a multiple of 64 bytes. Others see it after `streams_end`.
+TROUPE_INLINE void stream(float* p, Vec v) { _mm512_stream_ps(p, v); }
+TROUPE_INLINE void streams_end() { _mm_sfence(); }
 TROUPE_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 TROUPE_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 TROUPE_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }

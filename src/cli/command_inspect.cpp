@@ -50,6 +50,7 @@ ordered_json memory_of(const model::ModelSpec& spec, const plan::ParameterCounts
   return {{"weights_float32", 4 * counts.stored},
           {"weights_bfloat16", 2 * counts.stored},
           {"cache_per_token", cache.bytes_per_token},
+          {"cache_per_token_bfloat16", plan::count_cache(spec, kernels::Precision::kBfloat16).bytes_per_token},
           {"state_per_sequence", cache.bytes_per_sequence},
           {"cache_at_context", cache.bytes_at_context},
           {"gradients", 4 * counts.trained},
@@ -148,6 +149,7 @@ void print_costs(const ordered_json& m) {
                                              {"attention with windows counted", giga(o["attention_windowed"])}, {"forward only", giga(o["forward"])}}).c_str());
   const ordered_json& b = m["memory"];
   rows = {{"weights, float32", bytes(b["weights_float32"])}, {"weights, bfloat16", bytes(b["weights_bfloat16"])}, {"kept for a token (generation)", bytes(b["cache_per_token"])},
+          {"the same in bfloat16", bytes(b["cache_per_token_bfloat16"])},
           {"kept for a sequence beside its tokens", bytes(b["state_per_sequence"])}, {"a sequence of the whole context", bytes(b["cache_at_context"])},
           {"gradients", bytes(b["gradients"])}, {"AdamW", bytes(b["optimizer_adamw"])}};
   if (m.contains("layout")) rows.push_back({"fullest of " + grouped(m["layout"]["ranks"]) + " ranks: weights + gradients + AdamW", bytes(m["layout"]["total"])});

@@ -40,7 +40,7 @@ class TokenizerCodec final : public TextCodec {
 class ModelForward final : public Forward {
  public:
   ModelForward(model::Model& model, int pages, int page_tokens, int states, bool drafts = false)
-      : model_(&model), cache_(model.spec(), pages, page_tokens, states, drafts), drafts_(drafts) {}
+      : model_(&model), cache_(model.spec(), pages, page_tokens, states, drafts, model.precision()), drafts_(drafts) {}
 
   void copy_pages(std::span<const PageCopy> copies) override {
     for (const PageCopy& copy : copies) cache_.copy_page(copy.from, copy.to);
@@ -104,16 +104,18 @@ bool drafts(const model::ModelSpec& spec, const EngineOptions& options) {
   return options.draft_tokens > 0 && model::can_guess(spec);
 }
 
-int pages_of(const model::ModelSpec& spec, const EngineOptions& options) {
+int pages_of(const model::Model& model, const EngineOptions& options) {
   if (options.kv_pages > 0) return options.kv_pages;
   const auto page = std::max<std::uint64_t>(
-      static_cast<std::uint64_t>(model::KvCache::bytes_per_page(spec, options.page_tokens, drafts(spec, options))), 1);
+      static_cast<std::uint64_t>(model::KvCache::bytes_per_page(model.spec(), options.page_tokens,
+                                                                drafts(model.spec(), options), model.precision())), 1);
   return static_cast<int>(std::clamp<std::uint64_t>(options.kv_memory.count / page, 1, 1u << 30));
 }
 
-CoreOptions core_options(const model::ModelSpec& spec, const EngineOptions& options) {
+CoreOptions core_options(const model::Model& model, const EngineOptions& options) {
+  const model::ModelSpec& spec = model.spec();
   CoreOptions core;
-  core.scheduler = {pages_of(spec, options), options.page_tokens, options.sequences_max, options.prefill_tokens,
+  core.scheduler = {pages_of(model, options), options.page_tokens, options.sequences_max, options.prefill_tokens,
                     options.cached_prompts_max, options.reuse_prefixes, model::KvCache::bytes_per_state(spec) > 0};
   core.vocabulary = static_cast<int>(spec.used_vocab());
   core.logit_stride = static_cast<int>(spec.vocab_size);
@@ -131,7 +133,7 @@ struct Engine::Impl {
   Impl(model::Model& m, const data::Tokenizer* tokenizer, EngineOptions o, PolicyVersion version)
       : model(m),
         options(o),
-        sizes(core_options(m.spec(), o)),
+        sizes(core_options(m, o)),
         forward(m, sizes.scheduler.pages, o.page_tokens, sizes.scheduler.states(), sizes.drafts),
         codec(tokenizer == nullptr ? nullptr : std::make_unique<TokenizerCodec>(*tokenizer)),
         core(forward, codec.get(), sizes, version) {}

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/check.h"
 #include "model/blocks.h"
 #include "tensor/attention.h"
 #include "tensor/autograd.h"
@@ -49,6 +50,7 @@ at::Tensor attend_pages(const Context& context, const at::Tensor& qkv, const ten
     return tensor::choose(context.backends.attention, "attention", precision == kernels::Precision::kFloat32 ? 1e-4 : 2e-2,
                           [&](tensor::Where where) { return tensor::attention(qkv, layout, scale, sight.segments, precision, where); },
                           [&] { return tensor::aten::attention(qkv, layout, scale, sight.segments, precision); });
+  TROUPE_CHECK(sight.cache->precision() == precision, "the cache was made for another precision");
   std::vector<kernels::KvPage> pages;
   for (const KvSegment& s : sight.batch->segments)
     for (const std::int32_t page : s.pages) pages.push_back(sight.cache->page(context.place, page));

@@ -17,8 +17,13 @@ std::int64_t entries_per_page(const CacheShape& shape, int page_tokens) {
   return shape.ratio == 0 ? 0 : (page_tokens + shape.ratio - 1) / shape.ratio;
 }
 
-std::int64_t page_floats(const CacheShape& shape, int page_tokens) {
-  return (2 * shape.head_floats + shape.row_floats) * page_tokens +
+/// Numbers of 32 bits that the keys (or the values) of `tokens` tokens take.
+std::int64_t words_of_heads(const CacheShape& shape, std::int64_t tokens, kernels::Precision precision) {
+  return shape.head_floats * tokens / (precision == kernels::Precision::kBfloat16 ? 2 : 1);
+}
+
+std::int64_t page_floats(const CacheShape& shape, int page_tokens, kernels::Precision precision) {
+  return 2 * words_of_heads(shape, page_tokens, precision) + shape.row_floats * page_tokens +
          entries_per_page(shape, page_tokens) * shape.entry_floats;
 }
 
@@ -63,6 +68,12 @@ CacheShape cache_of(const AttentionSpec& a) {
   return shape;
 }
 
+double bytes_per_token(const CacheShape& shape, kernels::Precision precision) {
+  const double heads = static_cast<double>(words_of_heads(shape, 2, precision));  // of two tokens' keys: one's keys and values
+  const double entries = shape.ratio == 0 ? 0 : static_cast<double>(shape.entry_floats) / static_cast<double>(shape.ratio);
+  return (heads + static_cast<double>(shape.row_floats) + entries) * static_cast<double>(sizeof(float));
+}
+
 bool can_guess(const ModelSpec& spec, std::size_t block) {
   return block < spec.mtp.size() && cache_of(spec.mtp[block].attention).state_floats == 0;
 }
@@ -81,9 +92,10 @@ std::vector<const LayerSpec*> cached_layers(const ModelSpec& spec, bool further)
 
 void KvCache::Unmap::operator()(float* memory) const { ::munmap(memory, bytes); }
 
-std::int64_t KvCache::bytes_per_page(const ModelSpec& spec, int page_tokens, bool further) {
+std::int64_t KvCache::bytes_per_page(const ModelSpec& spec, int page_tokens, bool further, kernels::Precision precision) {
   std::int64_t floats = 0;
-  for (const LayerSpec* layer : cached_layers(spec, further)) floats += page_floats(cache_of(layer->attention), page_tokens);
+  for (const LayerSpec* layer : cached_layers(spec, further))
+    floats += page_floats(cache_of(layer->attention), page_tokens, precision);
   return floats * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -93,13 +105,17 @@ std::int64_t KvCache::bytes_per_state(const ModelSpec& spec) {
   return floats * static_cast<std::int64_t>(sizeof(float));
 }
 
-KvCache::KvCache(const ModelSpec& spec, int pages, int page_tokens, int states, bool further)
-    : pages_(pages), page_tokens_(page_tokens), states_(states), turns_(static_cast<std::size_t>(states)) {
+KvCache::KvCache(const ModelSpec& spec, int pages, int page_tokens, int states, bool further, kernels::Precision precision)
+    : pages_(pages),
+      page_tokens_(page_tokens),
+      states_(states),
+      precision_(precision),
+      turns_(static_cast<std::size_t>(states)) {
   TROUPE_CHECK(pages >= 1 && page_tokens >= 16 && page_tokens % 16 == 0, "a page holds a multiple of 16 tokens");
   std::int64_t offset = 0;
   for (const LayerSpec* layer : cached_layers(spec, further)) {
     const CacheShape shape = cache_of(layer->attention);
-    const std::int64_t floats = page_floats(shape, page_tokens);
+    const std::int64_t floats = page_floats(shape, page_tokens, precision);
     layers_.push_back({shape, floats, offset, state_floats_});
     offset += floats * pages;
     state_floats_ += shape.state_floats;
@@ -117,14 +133,14 @@ float* KvCache::start(int layer, int index) const {
   return memory_.get() + place.offset + place.page_floats * index;
 }
 
+std::int64_t KvCache::head_words(int layer) const { return words_of_heads(shape(layer), page_tokens_, precision_); }
+
 kernels::KvPage KvCache::page(int layer, int index) const {
   float* k = start(layer, index);
-  return {k, k + shape(layer).head_floats * page_tokens_, page_tokens_};
+  return {k, k + head_words(layer), page_tokens_};
 }
 
-float* KvCache::rows(int layer, int index) const {
-  return start(layer, index) + 2 * shape(layer).head_floats * page_tokens_;
-}
+float* KvCache::rows(int layer, int index) const { return start(layer, index) + 2 * head_words(layer); }
 
 float* KvCache::entries(int layer, int index) const {
   return rows(layer, index) + shape(layer).row_floats * page_tokens_;

@@ -18,34 +18,39 @@ namespace troupe::model {
 /// What one layer keeps. Per token: key and value heads in the kernels' own order, or a row of numbers. Per `ratio`
 /// tokens: an entry, in the page of the last of them. Per sequence: a state, which cannot go back.
 struct CacheShape {
-  std::int64_t head_floats = 0;  ///< Of the keys, and of the values, of a token.
+  std::int64_t head_floats = 0;  ///< Numbers of the keys, and of the values, of a token.
   std::int64_t row_floats = 0;
   std::int64_t entry_floats = 0;
   std::int64_t ratio = 0;  ///< 0: no entries.
   std::int64_t state_floats = 0;
 };
 [[nodiscard]] CacheShape cache_of(const AttentionSpec& attention);
+/// Bytes of a token's page memory in one layer, an entry counting by the token.
+[[nodiscard]] double bytes_per_token(const CacheShape& shape, kernels::Precision precision);
 /// Whether block `block` for further tokens can run over a cache, to guess a sequence's next token but one: it must keep no state, because guesses are
 /// taken back.
 [[nodiscard]] bool can_guess(const ModelSpec& spec, std::size_t block = 0);
 /// Whether grouped-query attention can use kernels/attention.h, and its pages.
 [[nodiscard]] bool uses_head_pages(const AttentionSpec& attention);
 
-/// Pages of `page_tokens` tokens and `states` states. A number is valid in every layer. Memory is float32 and untouched
-/// until it is written.
+/// Pages of `page_tokens` tokens and `states` states. A number is valid in every layer. Keys and values of heads lie in the
+/// precision of the products that read them (kernels::KvPage); all else is float32. Memory is untouched until it is written.
 class KvCache {
  public:
   /// `further`: with room for the blocks for further tokens, behind the layers. Preconditions: pages >= 1; page_tokens a multiple of 16. Aborts
   /// when the address space cannot be reserved.
-  KvCache(const ModelSpec& spec, int pages, int page_tokens, int states = 1, bool further = false);
+  KvCache(const ModelSpec& spec, int pages, int page_tokens, int states = 1, bool further = false,
+          kernels::Precision precision = kernels::Precision::kFloat32);
 
   /// Bytes that one page, or the two states of a sequence, take over all layers.
-  [[nodiscard]] static std::int64_t bytes_per_page(const ModelSpec& spec, int page_tokens, bool further = false);
+  [[nodiscard]] static std::int64_t bytes_per_page(const ModelSpec& spec, int page_tokens, bool further = false,
+                                                   kernels::Precision precision = kernels::Precision::kFloat32);
   [[nodiscard]] static std::int64_t bytes_per_state(const ModelSpec& spec);
 
   [[nodiscard]] int pages() const { return pages_; }
   [[nodiscard]] int page_tokens() const { return page_tokens_; }
   [[nodiscard]] int states() const { return states_; }
+  [[nodiscard]] kernels::Precision precision() const { return precision_; }
   /// Whether any layer has a state.
   [[nodiscard]] bool has_state() const { return state_floats_ > 0; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
@@ -87,12 +92,14 @@ class KvCache {
     int newest = 0;
   };
   [[nodiscard]] float* start(int layer, int index) const;
+  [[nodiscard]] std::int64_t head_words(int layer) const;
   [[nodiscard]] float* whole_state(int index, int turn) const;
   [[nodiscard]] int turn_of(int index, std::int64_t tokens) const;
 
   int pages_;
   int page_tokens_;
   int states_;
+  kernels::Precision precision_;
   std::int64_t state_floats_ = 0;  ///< Of all layers.
   std::int64_t first_state_ = 0;   ///< Floats before the states.
   std::int64_t bytes_ = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "model/kv_cache.h"
 
 namespace troupe::plan {
 
@@ -171,15 +170,10 @@ TokenOperations count_operations(const model::ModelSpec& spec, std::int64_t sequ
   return out;
 }
 
-CacheCost count_cache(const model::ModelSpec& spec) {
+CacheCost count_cache(const model::ModelSpec& spec, kernels::Precision precision) {
   CacheCost cost;
-  double floats = 0;
-  for (const model::LayerSpec& layer : spec.layers) {
-    const model::CacheShape shape = model::cache_of(layer.attention);
-    floats += static_cast<double>(2 * shape.head_floats + shape.row_floats);
-    if (shape.ratio > 0) floats += static_cast<double>(shape.entry_floats) / static_cast<double>(shape.ratio);
-  }
-  cost.bytes_per_token = floats * sizeof(float);
+  for (const model::LayerSpec& layer : spec.layers)
+    cost.bytes_per_token += model::bytes_per_token(model::cache_of(layer.attention), precision);
   cost.bytes_per_sequence = model::KvCache::bytes_per_state(spec);
   cost.bytes_at_context = static_cast<std::int64_t>(cost.bytes_per_token * static_cast<double>(spec.context)) + cost.bytes_per_sequence;
   return cost;

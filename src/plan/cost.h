@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "model/kv_cache.h"
 #include "model/parameters.h"
 #include "model/spec.h"
 
@@ -50,12 +51,13 @@ struct TokenOperations {
 };
 [[nodiscard]] TokenOperations count_operations(const model::ModelSpec& spec, std::int64_t sequence_tokens);
 
-/// What generation keeps, in this build's float32.
+/// What generation keeps: keys and values of heads in the precision of the products, all else in float32.
 struct CacheCost {
   double bytes_per_token = 0;             ///< Keys, values, latents, entries.
   std::int64_t bytes_per_sequence = 0;    ///< States, both of their turns.
   std::int64_t bytes_at_context = 0;      ///< Of one sequence as long as the context.
 };
-[[nodiscard]] CacheCost count_cache(const model::ModelSpec& spec);
+[[nodiscard]] CacheCost count_cache(const model::ModelSpec& spec,
+                                    kernels::Precision precision = kernels::Precision::kFloat32);
 
 }  // namespace troupe::plan

@@ -50,7 +50,39 @@ struct RecordedFunction : torch::autograd::Function<RecordedFunction> {
   }
 };
 
+struct HeldGradient : torch::CustomClassHolder {
+  explicit HeldGradient(Gradient g) : gradient(std::move(g)) {}
+  Gradient gradient;
+};
+
+struct ValueAndGradient {
+  at::Tensor value;
+  Gradient gradient;
+};
+
+struct KernelFunction : torch::autograd::Function<KernelFunction> {
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, const ValueAndGradient& held) {
+    ctx->save_for_backward(inputs.vec());
+    ctx->saved_data["gradient"] = c10::IValue::make_capsule(c10::make_intrusive<HeldGradient>(held.gradient));
+    return held.value;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto capsule = ctx->saved_data["gradient"].toCapsule();
+    variable_list result = static_cast<const HeldGradient&>(*capsule).gradient(saved, gradients[0].contiguous());
+    result.resize(saved.size() + 1);
+    return result;
+  }
+};
+
 }  // namespace
+
+at::Tensor recorded_with(at::Tensor value, std::vector<at::Tensor> inputs, Gradient gradient) {
+  if (!at::GradMode::is_enabled()) return value;
+  if (value.requires_grad()) value = value.detach();
+  return KernelFunction::apply(at::TensorList(inputs), ValueAndGradient{std::move(value), std::move(gradient)});
+}
 
 at::Tensor recorded(at::Tensor value, std::vector<at::Tensor> inputs, Formula formula) {
   if (!at::GradMode::is_enabled()) return value;

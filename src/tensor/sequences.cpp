@@ -25,14 +25,6 @@ at::Tensor document(const at::Tensor& x, const RowSegment& s) {
   return has_prefix(s) ? at::cat({x.narrow(0, s.prefix_begin, prefix_rows(s)), own}, 0) : own;
 }
 
-/// Applies `f` to every segment's document and puts the segments' own rows of the results together.
-template <class F>
-at::Tensor by_document(const Segments& segments, F&& f) {
-  std::vector<at::Tensor> parts;
-  for (const RowSegment& s : segments) parts.push_back(f(s).narrow(0, prefix_rows(s), own_rows(s)));
-  return at::cat(parts, 0);
-}
-
 at::Tensor attention_values(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& sinks,
                             const ListedLayout& layout, const Segments& segments, const Entries& entries) {
   at::Tensor out = at::empty({q.size(0), layout.heads * layout.value_dim}, q.options());
@@ -57,82 +49,82 @@ at::Tensor attention_values(const at::Tensor& q, const at::Tensor& kv, const at:
   return out;
 }
 
-/// What each query of a segment sees: [rows, tokens | entries].
-at::Tensor visible(const RowSegment& s, std::int64_t window, const Entries& entries, std::size_t index) {
-  const std::int64_t before = prefix_rows(s);
-  const at::Tensor query = at::arange(before, before + own_rows(s)).unsqueeze(1);
-  const at::Tensor distance = query - at::arange(before + own_rows(s)).unsqueeze(0);
-  at::Tensor mask = distance.ge(0);
-  if (window > 0) mask = mask.logical_and(distance.lt(window));
-  if (entries.chosen_max == 0) return mask;
-  at::Tensor chosen = at::zeros({own_rows(s), entries.first[index + 1] - entries.first[index]}, at::kBool);
-  for (std::int64_t row = 0; row < own_rows(s); ++row)
-    for (std::int64_t j = 0; j < entries.chosen_max; ++j) {
-      const std::int32_t entry = (*entries.chosen)[static_cast<std::size_t>((s.begin + row) * entries.chosen_max + j)];
-      if (entry < 0) break;
-      chosen.data_ptr<bool>()[row * chosen.size(1) + entry] = true;
-    }
-  return at::cat({mask, chosen}, 1);
-}
-
-/// One segment: queries [t, H, kd], rows [s, row].
-at::Tensor attention_of_segment(const at::Tensor& q, const at::Tensor& rows, const at::Tensor& sinks,
-                                const ListedLayout& l, const at::Tensor& mask) {
-  const std::int64_t group = l.heads / l.kv_heads;
-  const at::Tensor k = rows.narrow(1, 0, l.kv_heads * l.key_dim).reshape({-1, l.kv_heads, l.key_dim}).transpose(0, 1);
-  const at::Tensor v =
-      rows.narrow(1, l.value_offset, l.kv_heads * l.value_dim).reshape({-1, l.kv_heads, l.value_dim}).transpose(0, 1);
-  const at::Tensor queries =
-      q.view({-1, l.kv_heads, group, l.key_dim}).permute({1, 2, 0, 3}).reshape({l.kv_heads, -1, l.key_dim});
-  const std::int64_t t = q.size(0);
-  at::Tensor scores = at::bmm(queries, k.transpose(1, 2)).view({l.heads, t, -1}) * l.scale;
-  scores = scores.masked_fill(mask.logical_not().unsqueeze(0), -INFINITY);
-  if (sinks.defined()) scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({l.heads, t, 1})}, 2);
-  at::Tensor p = scores.softmax(-1);
-  if (sinks.defined()) p = p.narrow(2, 0, p.size(2) - 1);
-  const at::Tensor out = at::bmm(p.reshape({l.kv_heads, group * t, -1}), v);
-  return out.view({l.kv_heads, group, t, l.value_dim}).permute({2, 0, 1, 3}).reshape({t, -1});
-}
-
-at::Tensor attention_formula(std::span<const at::Tensor> in, bool has_sinks, const ListedLayout& layout,
-                             const Segments& segments, const Entries& entries) {
-  const at::Tensor sinks = has_sinks ? in[2] : at::Tensor();
-  std::vector<at::Tensor> parts;
+/// Of q, kv, the sinks and the entries, as far as there are any.
+std::vector<at::Tensor> attention_gradients(std::span<const at::Tensor> in, const at::Tensor& dout, bool has_sinks,
+                                            const ListedLayout& layout, const Segments& segments, const Entries& entries) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& input : in) gradients.push_back(at::empty_like(input));
+  kernels::ListedGrad grad;
+  grad.q = in[0].data_ptr<float>(), grad.dq = gradients[0].data_ptr<float>();
+  grad.kv = in[1].data_ptr<float>(), grad.dkv = gradients[1].data_ptr<float>();
+  grad.dout = dout.data_ptr<float>();
+  grad.rows = in[1].size(0), grad.row = in[1].size(1);
+  if (has_sinks) grad.dsinks = gradients[2].data_ptr<float>();
+  if (entries.chosen_max > 0) {
+    grad.entries = in.back().data_ptr<float>(), grad.dentries = gradients.back().data_ptr<float>();
+    grad.entry_rows = in.back().size(0);
+    grad.chosen = entries.chosen->data(), grad.chosen_max = entries.chosen_max;
+  }
+  std::vector<kernels::ListedGradSegment> list;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const RowSegment& s = segments[i];
-    at::Tensor rows = document(in[1], s);
-    if (entries.chosen_max > 0)
-      rows = at::cat({rows, in.back().narrow(0, entries.first[i], entries.first[i + 1] - entries.first[i])}, 0);
-    parts.push_back(attention_of_segment(in[0].narrow(0, s.begin, own_rows(s)), rows, sinks, layout,
-                                         visible(s, layout.window, entries, i)));
+    list.push_back({s.begin, own_rows(s), s.prefix_begin, prefix_rows(s), entries.chosen_max > 0 ? entries.first[i] : 0});
   }
-  return at::cat(parts, 0);
+  kernels::listed_attention_backward(listed_shape(layout, has_sinks ? in[2] : at::Tensor()), grad, list.data(),
+                                     static_cast<std::int64_t>(list.size()));
+  return gradients;
 }
 
-at::Tensor conv_of_document(const at::Tensor& x, const at::Tensor& weight) {
-  const std::int64_t taps = weight.size(2);
-  const at::Tensor padded = at::cat({at::zeros({taps - 1, x.size(1)}, x.options()), x}, 0);
-  at::Tensor y = padded.narrow(0, 0, x.size(0)) * weight.select(2, 0).select(1, 0);
-  for (std::int64_t j = 1; j < taps; ++j)
-    y = y + padded.narrow(0, j, x.size(0)) * weight.select(2, j).select(1, 0);
-  return at::silu(y);
+/// The rows before a segment's first that its convolution reads, zeros where there are none. Returns how many there are.
+std::int64_t conv_history(const at::Tensor& x, const RowSegment& s, std::int64_t rows, std::vector<float>& history) {
+  const std::int64_t channels = x.size(1), known = std::min(rows, prefix_rows(s));
+  history.assign(static_cast<std::size_t>(rows * channels), 0.0F);
+  std::copy_n(x.data_ptr<float>() + (s.prefix_end - known) * channels, known * channels,
+              history.data() + (rows - known) * channels);
+  return known;
+}
+
+kernels::CausalConv conv_of_segment(const at::Tensor& x, const at::Tensor& weight, const RowSegment& s,
+                                    const std::vector<float>& history) {
+  return {x.data_ptr<float>() + s.begin * x.size(1), history.data(), weight.data_ptr<float>(), nullptr, own_rows(s),
+          x.size(1), weight.size(2)};
 }
 
 at::Tensor conv_values(const at::Tensor& x, const at::Tensor& weight, const Segments& segments, Where where) {
   at::Tensor y = at::empty_like(x);
-  const std::int64_t channels = x.size(1);
-  const std::int64_t taps = weight.size(2);
-  const float* rows = x.data_ptr<float>();
   std::vector<float> history;
   for (const RowSegment& s : segments) {
-    history.assign(static_cast<std::size_t>((taps - 1) * channels), 0.0F);
-    const std::int64_t known = std::min(taps - 1, prefix_rows(s));
-    std::copy_n(rows + (s.prefix_end - known) * channels, known * channels,
-                history.data() + (taps - 1 - known) * channels);
-    done(kernels::run(where, kernels::CausalConv{rows + s.begin * channels, history.data(), weight.data_ptr<float>(),
-                                                 y.data_ptr<float>() + s.begin * channels, own_rows(s), channels, taps}));
+    (void)conv_history(x, s, weight.size(2) - 1, history);
+    kernels::CausalConv conv = conv_of_segment(x, weight, s, history);
+    conv.y = y.data_ptr<float>() + s.begin * x.size(1);
+    done(kernels::run(where, conv));
   }
   return y;
+}
+
+/// Of x and the weight. What segments add to the rows of their prefixes comes after those rows' own gradients.
+std::vector<at::Tensor> conv_gradients(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dy,
+                                       const Segments& segments) {
+  const at::Tensor dx = at::empty_like(x), dweight = at::zeros_like(weight);
+  const std::int64_t channels = x.size(1), before = weight.size(2) - 1;
+  std::vector<std::vector<float>> dhistory(segments.size());
+  std::vector<float> history;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const RowSegment& s = segments[i];
+    if (conv_history(x, s, before, history) > 0) dhistory[i].resize(history.size());
+    const std::int64_t first = s.begin * channels;
+    kernels::causal_conv_backward({conv_of_segment(x, weight, s, history), dy.data_ptr<float>() + first,
+                                   dx.data_ptr<float>() + first, dhistory[i].empty() ? nullptr : dhistory[i].data(),
+                                   dweight.data_ptr<float>()});
+  }
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    if (dhistory[i].empty()) continue;
+    const std::int64_t known = std::min(before, prefix_rows(segments[i])), n = known * channels;
+    float* to = dx.data_ptr<float>() + segments[i].prefix_end * channels - n;
+    const float* from = dhistory[i].data() + before * channels - n;
+    for (std::int64_t j = 0; j < n; ++j) to[j] += from[j];
+  }
+  return {dx, dweight};
 }
 
 at::Tensor pool_values(const at::Tensor& rows, const at::Tensor& position, bool overlap, const Segments& segments,
@@ -217,18 +209,18 @@ at::Tensor listed_attention(const at::Tensor& q, const at::Tensor& kv, const at:
   std::vector<at::Tensor> inputs = {q, kv};
   if (sinks.defined()) inputs.push_back(sinks);
   if (entries.chosen_max > 0) inputs.push_back(entries.rows);
-  return recorded(attention_values(q, kv, sinks, layout, kept, entries), std::move(inputs),
-                  [has_sinks = sinks.defined(), layout, kept, first = entries.first, chosen = entries.chosen,
-                   chosen_max = entries.chosen_max](auto in) {
-                    return attention_formula(in, has_sinks, layout, kept, Entries{{}, first, chosen, chosen_max});
-                  });
+  return recorded_with(attention_values(q, kv, sinks, layout, kept, entries), std::move(inputs),
+                       [has_sinks = sinks.defined(), layout, kept, first = entries.first, chosen = entries.chosen,
+                        chosen_max = entries.chosen_max](auto in, const at::Tensor& dout) {
+                         return attention_gradients(in, dout, has_sinks, layout, kept, Entries{{}, first, chosen, chosen_max});
+                       });
 }
 
 at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, std::span<const RowSegment> segments,
                        Where where) {
   const Segments kept(segments.begin(), segments.end());
-  return recorded(conv_values(x, weight, kept, where), {x, weight}, [kept](auto in) {
-    return by_document(kept, [&](const RowSegment& s) { return conv_of_document(document(in[0], s), in[1]); });
+  return recorded_with(conv_values(x, weight, kept, where), {x, weight}, [kept](auto in, const at::Tensor& dy) {
+    return conv_gradients(in[0], in[1], dy, kept);
   });
 }
 

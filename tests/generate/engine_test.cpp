@@ -373,6 +373,8 @@ TEST(Engine, MemoryDecidesThePages) {
   EXPECT_EQ(engine.stats().pages, 5);
   EXPECT_FALSE(engine.submit(request_of(0, 0, 60, 21)).has_value());
   EXPECT_TRUE(engine.submit(request_of(0, 0, 60, 20)).has_value());
+  model.set_precision(kernels::Precision::kBfloat16);
+  EXPECT_EQ(Engine(model, nullptr, options).stats().pages, 10) << "half as large";
 }
 
 }  // namespace

@@ -323,17 +323,31 @@ TEST(Attention, ManyPagesAndOneVeryLargeScore) {
 }
 
 TEST(KvPage, LoadsWhatWasStored) {
-  const AttentionShape shape{4, 2, 32, 0};
-  Sequence s(shape, 40, 40);
-  Pages pages(shape, 48, 48);
-  const KvPage page{pages.k_[0].data(), pages.v_[0].data(), 48};
-  store_in_page(shape, s.k(0), s.v(0), s.kv_row(), 40, page, 5);
-  Floats k(40 * 64), v(40 * 64);
-  load_from_page(shape, page, 5, 40, k.data(), v.data(), 64);
-  for (std::int64_t t = 0; t < 40; ++t) {
-    EXPECT_EQ(testing::bit_difference(&k[static_cast<std::size_t>(t * 64)], s.k(t), 64), "");
-    EXPECT_EQ(testing::bit_difference(&v[static_cast<std::size_t>(t * 64)], s.v(t), 64), "");
+  for (const AttentionShape& shape : both({{4, 2, 32, 0}})) {
+    Sequence s(shape, 40, 40);
+    Pages pages(shape, 48, 48);
+    const KvPage page{pages.k_[0].data(), pages.v_[0].data(), 48};
+    store_in_page(shape, s.k(0), s.v(0), s.kv_row(), 40, page, 5);
+    Floats k(40 * 64), v(40 * 64);
+    load_from_page(shape, page, 5, 40, k.data(), v.data(), 64);
+    if (shape.precision == Precision::kBfloat16) s.round_operands();
+    for (std::int64_t t = 0; t < 40; ++t) {
+      EXPECT_EQ(testing::bit_difference(&k[static_cast<std::size_t>(t * 64)], s.k(t), 64), "");
+      EXPECT_EQ(testing::bit_difference(&v[static_cast<std::size_t>(t * 64)], s.v(t), 64), "");
+    }
   }
+}
+
+TEST(KvPage, OfBfloat16IsHalfAsLargeAndKeepsItsNeighbours) {
+  const AttentionShape shape{4, 2, 32, 0, Precision::kBfloat16};
+  EXPECT_EQ(2 * kv_page_floats(shape, 48), kv_page_floats({4, 2, 32, 0}, 48));
+  Sequence s(shape, 16, 41);
+  Pages whole(shape, 16, 16), odd_first(shape, 16, 16);
+  whole.store(s, 0, 16);
+  for (const std::int64_t parity : {1, 0})
+    for (std::int64_t t = parity; t < 16; t += 2) odd_first.store(s, t, t + 1);
+  EXPECT_EQ(testing::bit_difference(odd_first.k_[0], whole.k_[0]), "");
+  EXPECT_EQ(testing::bit_difference(odd_first.v_[0], whole.v_[0]), "");
 }
 
 TEST(KvPage, ManyStoresAtOnceAreThoseOneByOne) {

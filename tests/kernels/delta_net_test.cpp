@@ -239,23 +239,5 @@ TEST(DeltaRuleReference, ItsGradientIsTheSlope) {
   check(&Sequence::Head::state, dstate);
 }
 
-TEST(CausalConv, SeesItsHistory) {
-  constexpr std::int64_t kRows = 20, kChannels = 6, kTaps = 4;
-  const Floats x = testing::filled(kRows * kChannels, 8);
-  const Floats weight = testing::filled(kChannels * kTaps, 9);
-  Floats whole(x.size()), rest(x.size());
-  causal_conv({x.data(), nullptr, weight.data(), whole.data(), kRows, kChannels, kTaps});
-  for (std::int64_t t = 0; t < kRows; ++t)
-    for (std::int64_t c = 0; c < kChannels; ++c) {
-      double sum = 0;
-      for (std::int64_t j = 0; j < kTaps; ++j)
-        if (t - kTaps + 1 + j >= 0)
-          sum += static_cast<double>(weight[static_cast<std::size_t>(c * kTaps + j)]) * static_cast<double>(x[static_cast<std::size_t>((t - kTaps + 1 + j) * kChannels + c)]);
-      ASSERT_NEAR(whole[static_cast<std::size_t>(t * kChannels + c)], sum / (1 + std::exp(-sum)), 1e-6);
-    }
-  causal_conv({&x[9 * kChannels], &x[6 * kChannels], weight.data(), rest.data(), kRows - 9, kChannels, kTaps});
-  EXPECT_EQ(testing::bit_difference(rest.data(), &whole[9 * kChannels], (kRows - 9) * kChannels), "");
-}
-
 }  // namespace
 }  // namespace troupe::kernels

@@ -49,21 +49,21 @@ TEST_P(Invariance, LaterTokensChangeNothing) {
 
 TEST_P(Invariance, PrefillInChunksAndDecodingEqualTheWhole) {
   for (const std::size_t chunk : {1, 3, 8, 16, 50, 61}) {
-    KvCache cache(model_->spec(), 4, 16);
+    KvCache cache(model_->spec(), 4, 16, 1, false, model_->precision());
     EXPECT_EQ(CachedSequence(*model_, cache, page_list(0, 4)).feed_in_chunks(second_, chunk), alone_) << chunk;
   }
 }
 
 TEST_P(Invariance, PageSizeAndPageOrderChangeNothing) {
   for (const int page_tokens : {16, 32, 64, 128}) {
-    KvCache cache(model_->spec(), 8, page_tokens);
+    KvCache cache(model_->spec(), 8, page_tokens, 1, false, model_->precision());
     std::vector<std::int32_t> pages = {5, 2, 7, 0};
     EXPECT_EQ(CachedSequence(*model_, cache, pages).feed_in_chunks(second_, 7), alone_) << page_tokens;
   }
 }
 
 TEST_P(Invariance, CompanyInTheBatchChangesNothing) {
-  KvCache cache(model_->spec(), 16, 16, 3);
+  KvCache cache(model_->spec(), 16, 16, 3, false, model_->precision());
   CachedSequence warm(*model_, cache, page_list(8, 4), 1);
   (void)warm.feed(first_);
   CachedBatch batch;  // 20 tokens of one sequence, one decode step of another, 61 of a third
@@ -82,7 +82,7 @@ TEST_P(Invariance, CompanyInTheBatchChangesNothing) {
 }
 
 TEST_P(Invariance, ASharedPageAndItsCopyChangeNothing) {
-  KvCache cache(model_->spec(), 16, 16, 2);
+  KvCache cache(model_->spec(), 16, 16, 2, false, model_->precision());
   CachedSequence owner(*model_, cache, page_list(0, 4));
   (void)owner.feed(std::span(second_).first(40));
   cache.copy_page(2, 9);  // the first two pages are shared, the third is copied on write
@@ -100,7 +100,7 @@ TEST_P(Invariance, ThreadsChangeNothing) {
   for (const int threads : {1, 2}) {
     kernels::set_max_threads(threads);
     EXPECT_EQ(logits_of(*model_, one_document(second_)), alone_) << threads;
-    KvCache cache(model_->spec(), 4, 16);
+    KvCache cache(model_->spec(), 4, 16, 1, false, model_->precision());
     EXPECT_EQ(CachedSequence(*model_, cache, page_list(0, 4)).feed_in_chunks(second_, 5), alone_) << threads;
   }
   kernels::set_max_threads(before);
@@ -190,7 +190,7 @@ TEST(Registry, EveryFamilyHasAFixture) {  // so that what this file promises hol
 }
 
 TEST_P(Invariance, AFailedPassCanBeRepeated) {  // states go on from where the last complete pass left them
-  KvCache cache(model_->spec(), 4, 16);
+  KvCache cache(model_->spec(), 4, 16, 1, false, model_->precision());
   CachedSequence sequence(*model_, cache, page_list(0, 4));
   (void)sequence.feed(std::span(second_).first(20));
   if (cache.has_state()) {

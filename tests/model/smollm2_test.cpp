@@ -61,7 +61,7 @@ TEST_F(SmolLm2, PrefillChunksAndDecodingEqualTheTrainingForward) {
   ids.resize(24);
   const auto whole = logits_of(*model_, one_document(ids));
   for (const std::size_t chunk : {1, 3, 8}) {
-    KvCache cache(model_->spec(), 2, 16);
+    KvCache cache(model_->spec(), 2, 16, 1, false, model_->precision());
     EXPECT_EQ(CachedSequence(*model_, cache, page_list(0, 2)).feed_in_chunks(ids, chunk), whole) << chunk;
   }
 }

@@ -219,7 +219,7 @@ inline std::vector<std::int32_t> greedy(Model& model, std::vector<std::int32_t> 
                                         const std::vector<std::int32_t>& stop = {}) {
   const auto vocab = static_cast<std::size_t>(model.spec().vocab_size);
   const int pages = static_cast<int>((ids.size() + count) / 16 + 1);
-  KvCache cache(model.spec(), pages, 16);
+  KvCache cache(model.spec(), pages, 16, 1, false, model.precision());
   CachedSequence sequence(model, cache, page_list(0, pages));
   std::vector<float> logits = sequence.feed(ids);
   for (std::size_t i = 0; i < count; ++i) {

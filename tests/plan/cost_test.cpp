@@ -99,7 +99,9 @@ TEST(Cache, CountsWhatTheCacheTakes) {
     const CacheCost cost = count_cache(spec);
     EXPECT_EQ(cost.bytes_per_sequence, model::KvCache::bytes_per_state(spec)) << name;
     // Pages of 128 tokens hold whole entries of every ratio.
-    EXPECT_DOUBLE_EQ(cost.bytes_per_token * 128, static_cast<double>(model::KvCache::bytes_per_page(spec, 128))) << name;
+    for (const auto precision : {kernels::Precision::kFloat32, kernels::Precision::kBfloat16})
+      EXPECT_DOUBLE_EQ(count_cache(spec, precision).bytes_per_token * 128,
+                       static_cast<double>(model::KvCache::bytes_per_page(spec, 128, false, precision))) << name;
   }
   const CacheCost latent = count_cache(spec_of("releases/deepseek_v3"));
   EXPECT_DOUBLE_EQ(latent.bytes_per_token, 61 * 576 * 4) << "576 numbers a token and layer";

@@ -51,7 +51,8 @@ std::uint64_t kv_bytes_per_token(const ModelSection& model) {
   if (!model.path.empty() || s.heads <= 0) return 0;
   const std::int64_t head_dim = s.head_dim > 0 ? s.head_dim : s.width / s.heads;
   const std::int64_t kv_heads = s.kv_heads > 0 ? s.kv_heads : s.heads;
-  return static_cast<std::uint64_t>(2 * s.layers * kv_heads * head_dim) * sizeof(float);
+  const std::uint64_t bytes = model.dtype == "bfloat16" ? 2 : sizeof(float);
+  return static_cast<std::uint64_t>(2 * s.layers * kv_heads * head_dim) * bytes;
 }
 
 }  // namespace troupe::experiment
