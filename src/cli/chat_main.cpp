@@ -1,4 +1,6 @@
 // troupe chat DIR
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +21,13 @@ namespace {
 using nlohmann::ordered_json;
 
 std::atomic<bool> interrupted = false; // by Ctrl-C, which ends a reply and nothing else
+int wake = -1;                         // readable then: any thread may be the one that takes the signal
+
+bool take_interrupt() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto drained = ::read(wake, &count, sizeof count);
+  return interrupted.exchange(false);
+}
 
 struct ChatArguments {
   ModelArguments model;
@@ -76,14 +85,19 @@ std::optional<std::string> read_line(bool terminal) {
       if (line.ends_with('\r')) line.pop_back();
       return line;
     }
+    pollfd ready[] = {{wake, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+    if (::poll(ready, 2, -1) < 0 && errno != EINTR) return std::nullopt;
+    if (take_interrupt()) {
+      std::fputs("\n", stdout);
+      return std::string();
+    }
+    if (ready[1].revents == 0) continue;
     char buffer[4096];
     const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
     if (n > 0) {
       waiting.append(buffer, static_cast<std::size_t>(n));
     } else if (n < 0 && errno == EINTR) {
-      if (!interrupted.exchange(false)) continue;
-      std::fputs("\n", stdout);
-      return std::string();
+      continue;
     } else {
       if (waiting.empty()) return std::nullopt;
       return std::exchange(waiting, {});
@@ -118,9 +132,10 @@ class Terminal {
   }
 
   void say(const std::string& text) {
-    interrupted = false;
+    (void)take_interrupt();
     thinking_ = false;
     const auto turn = session_.say(text, [this](const serve::Delta& delta) { show(delta); }, interrupted);
+    (void)take_interrupt(); // it ended the reply: the next line is not given up
     if (!turn) return complain(turn.error().to_string());
     std::fputs(thinking_ && terminal_ ? "\033[0m\n" : "\n", stdout);
     std::fflush(stdout);
@@ -175,8 +190,15 @@ int chat_main(int argc, char** argv) {
   if (const auto status = resolve(a); !status) return report(status.error(), 2);
   auto model = load(a.model);
   if (!model) return report(model.error(), 2);
+  wake = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   struct sigaction action{};
-  action.sa_handler = [](int) { interrupted = true; }; // without SA_RESTART: a read ends
+  action.sa_handler = [](int) {
+    const int before = errno;
+    const std::uint64_t one = 1;
+    interrupted = true;
+    [[maybe_unused]] const auto woken = ::write(wake, &one, sizeof one);
+    errno = before;
+  };
   ::sigaction(SIGINT, &action, nullptr);
   if (a.model.threads > 0) kernels::set_max_threads(a.model.threads);
   serve::ChatSession session(*model, a.model.engine, a.options);
