@@ -36,7 +36,8 @@ target_include_directories(jinja_engine SYSTEM PUBLIC "${jinja_root}" PRIVATE "$
 target_compile_options(jinja_engine PRIVATE -w)
 target_link_libraries(jinja_engine PRIVATE nlohmann_json::nlohmann_json troupe_sanitizers)
 
-# UCX: compiled against Debian's headers, run on the wheel's libraries (rpath), which have the faster shared memory.
+# UCX: compiled against Debian's headers, run on the wheel's libraries, which have the faster shared memory: opened at the first transfer, by the
+# programs' rpath (src/comm/ucx.h says why).
 find_path(TROUPE_UCX_INCLUDE ucp/api/ucp.h REQUIRED)
 set(ucx_lib "${TROUPE_DEPS}/ucx/libucx/lib")
 if(NOT EXISTS "${ucx_lib}/libucp.so.0")
@@ -44,8 +45,8 @@ if(NOT EXISTS "${ucx_lib}/libucp.so.0")
 endif()
 add_library(ucx_ucp INTERFACE)
 target_include_directories(ucx_ucp SYSTEM INTERFACE "${TROUPE_UCX_INCLUDE}")
-target_link_libraries(ucx_ucp INTERFACE "${ucx_lib}/libucp.so.0" "${ucx_lib}/libucs.so.0")
-target_link_options(ucx_ucp INTERFACE "-Wl,-rpath,${ucx_lib}" "-Wl,-rpath-link,${ucx_lib}")
+target_link_options(ucx_ucp INTERFACE "-Wl,-rpath,${ucx_lib}")
+target_link_libraries(ucx_ucp INTERFACE ${CMAKE_DL_LIBS})
 
 # LibTorch's CPU half: torch_cpu and c10 only. The CUDA half is linked by kernels/cuda alone.
 if(TROUPE_TORCH)

@@ -2,8 +2,10 @@
 #include <cstdio>
 
 #include "cli/common.h"
+#include "comm/transfer.h"
 
 int main(int argc, char** argv) {
+  troupe::comm::skip_memory_hooks();
   using namespace troupe::cli;
   CLI::App app{"troupe: training and RL post-training of language models, played by a company of actors.", "troupe"};
   app.set_version_flag("--version", TROUPE_VERSION);

@@ -10,6 +10,7 @@
 #include "cli/casting_worker.h"
 #include "cli/experiment/load.h"
 #include "cli/model_main.h"
+#include "comm/transfer.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ Status run(std::string_view mode) {
 } // namespace
 
 int main(int argc, char** argv) {
+  troupe::comm::skip_memory_hooks();
   try {
     const std::string_view mode = argc > 1 ? argv[1] : "";
     if (mode == "serve") return cli::serve_main(argc - 1, argv + 1);

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <ucp/api/ucp.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -17,13 +16,17 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "comm/ucx.h"
 
 namespace troupe::comm {
+
+using internal::ucx;
+
 namespace {
 
 Error ucx_error(std::string_view action, ucs_status_t status) {
   const ErrorCode code = status == UCS_ERR_INVALID_PARAM ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable;
-  return Error{code, "UCX could not " + std::string(action) + ": " + ucs_status_string(status), ""};
+  return Error{code, "UCX could not " + std::string(action) + ": " + ucx().ucs_status_string(status), ""};
 }
 
 Status to_status(std::string_view action, ucs_status_t status) {
@@ -62,8 +65,8 @@ struct EngineState {
   std::thread thread;
 
   ~EngineState() {
-    if (worker != nullptr) ucp_worker_destroy(worker);
-    if (context != nullptr) ucp_cleanup(context);
+    if (worker != nullptr) ucx().ucp_worker_destroy(worker);
+    if (context != nullptr) ucx().ucp_cleanup(context);
   }
 
   // Runs `task` on the engine's thread. False when the engine has stopped.
@@ -96,17 +99,17 @@ void EngineState::run() {
       stop = stopping;
     }
     for (auto& task : tasks) task();
-    while (ucp_worker_progress(worker) != 0) {
+    while (ucx().ucp_worker_progress(worker) != 0) {
     }
     if (stop) break;
-    if (ucp_worker_arm(worker) != UCS_OK) continue; // events arrived meanwhile
+    if (ucx().ucp_worker_arm(worker) != UCS_OK) continue; // events arrived meanwhile
     pollfd fds[2] = {{ucx_event, POLLIN, 0}, {wake.get(), POLLIN, 0}};
     ::poll(fds, 2, 1000); // the time-out lets UCX run its keep-alive rounds
     std::uint64_t count = 0;
     [[maybe_unused]] const auto n = ::read(wake.get(), &count, sizeof count);
   }
   for (auto& [name, endpoint] : endpoints) close(endpoint);
-  while (ucp_worker_progress(worker) != 0) {
+  while (ucx().ucp_worker_progress(worker) != 0) {
   }
 }
 
@@ -122,7 +125,7 @@ EngineState::Endpoint& EngineState::endpoint_of(const std::string& peer) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.arg = &endpoint;
   params.err_handler.cb = [](void* arg, ucp_ep_h, ucs_status_t status) { static_cast<Endpoint*>(arg)->failed = status; };
-  if (const auto status = ucp_ep_create(worker, &params, &endpoint.handle); status != UCS_OK) endpoint.failed = status;
+  if (const auto status = ucx().ucp_ep_create(worker, &params, &endpoint.handle); status != UCS_OK) endpoint.failed = status;
   return endpoint;
 }
 
@@ -131,10 +134,10 @@ void EngineState::close(Endpoint& endpoint) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  void* request = ucp_ep_close_nbx(std::exchange(endpoint.handle, nullptr), &params);
+  void* request = ucx().ucp_ep_close_nbx(std::exchange(endpoint.handle, nullptr), &params);
   if (request == nullptr || UCS_PTR_IS_ERR(request)) return;
-  while (ucp_request_check_status(request) == UCS_INPROGRESS) ucp_worker_progress(worker);
-  ucp_request_free(request);
+  while (ucx().ucp_request_check_status(request) == UCS_INPROGRESS) ucx().ucp_worker_progress(worker);
+  ucx().ucp_request_free(request);
 }
 
 void EngineState::finish(Operation* operation, ucs_status_t status) {
@@ -143,11 +146,11 @@ void EngineState::finish(Operation* operation, ucs_status_t status) {
     params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     params.cb.send = &EngineState::on_complete;
     params.user_data = operation;
-    void* request = ucp_ep_flush_nbx(operation->endpoint, &params);
+    void* request = ucx().ucp_ep_flush_nbx(operation->endpoint, &params);
     if (request != nullptr && !UCS_PTR_IS_ERR(request)) return; // on_complete follows
     status = request == nullptr ? UCS_OK : UCS_PTR_STATUS(request);
   }
-  if (operation->key != nullptr) ucp_rkey_destroy(operation->key);
+  if (operation->key != nullptr) ucx().ucp_rkey_destroy(operation->key);
   const std::unique_ptr<Operation> owned(operation);
   owned->done(to_status(owned->what, status));
 }
@@ -155,7 +158,7 @@ void EngineState::finish(Operation* operation, ucs_status_t status) {
 void EngineState::on_complete(void* request, ucs_status_t status, void* user_data) {
   auto* operation = static_cast<Operation*>(user_data);
   operation->engine->finish(operation, status);
-  ucp_request_free(request);
+  ucx().ucp_request_free(request);
 }
 
 void EngineState::start_operation(bool is_get, const RemoteRegion& region, std::uint64_t offset, void* local, std::size_t bytes,
@@ -164,7 +167,7 @@ void EngineState::start_operation(bool is_get, const RemoteRegion& region, std::
   Operation* operation = owned.release(); // UCX carries it; finish() takes it back
   Endpoint& endpoint = endpoint_of(region.worker);
   ucs_status_t status = endpoint.failed;
-  if (status == UCS_OK) status = ucp_ep_rkey_unpack(endpoint.handle, region.key.data(), &operation->key);
+  if (status == UCS_OK) status = ucx().ucp_ep_rkey_unpack(endpoint.handle, region.key.data(), &operation->key);
   if (status != UCS_OK) {
     operation->flush = false;
     return finish(operation, status);
@@ -175,8 +178,8 @@ void EngineState::start_operation(bool is_get, const RemoteRegion& region, std::
   params.cb.send = &EngineState::on_complete;
   params.user_data = operation;
   const std::uint64_t remote = region.address + offset;
-  void* request = is_get ? ucp_get_nbx(endpoint.handle, local, bytes, remote, operation->key, &params)
-                         : ucp_put_nbx(endpoint.handle, local, bytes, remote, operation->key, &params);
+  void* request = is_get ? ucx().ucp_get_nbx(endpoint.handle, local, bytes, remote, operation->key, &params)
+                         : ucx().ucp_put_nbx(endpoint.handle, local, bytes, remote, operation->key, &params);
   if (request == nullptr) finish(operation, UCS_OK);
   else if (UCS_PTR_IS_ERR(request)) finish(operation, UCS_PTR_STATUS(request));
 }
@@ -189,29 +192,30 @@ using internal::EngineState;
 
 Result<std::shared_ptr<EngineState>> make_state(const TransferOptions& options) {
   auto state = std::make_shared<EngineState>();
+  if (const auto& opened = internal::open_ucx(); !opened) return tl::unexpected(opened.error());
   ucp_config_t* config = nullptr;
-  if (const auto s = ucp_config_read(nullptr, nullptr, &config); s != UCS_OK) return tl::unexpected(ucx_error("read its configuration", s));
-  ucp_config_modify(config, "MM_ERROR_HANDLING", "y"); // without it shared memory is off in peer-failure mode
-  ucp_config_modify(config, "KEEPALIVE_INTERVAL", (std::to_string(options.keepalive / std::chrono::milliseconds(1)) + "ms").c_str());
-  ucp_config_modify(config, "TLS", options.shared_memory ? "tcp,posix,sysv,cma,self" : "tcp,self");
-  ucp_config_modify(config, "TCP_BRIDGE_ENABLE", "y"); // off in newer releases; a host's address is often that of a bridge
-  if (!options.net_device.empty()) ucp_config_modify(config, "NET_DEVICES", options.net_device.c_str());
+  if (const auto s = ucx().ucp_config_read(nullptr, nullptr, &config); s != UCS_OK) return tl::unexpected(ucx_error("read its configuration", s));
+  ucx().ucp_config_modify(config, "MM_ERROR_HANDLING", "y"); // without it shared memory is off in peer-failure mode
+  ucx().ucp_config_modify(config, "KEEPALIVE_INTERVAL", (std::to_string(options.keepalive / std::chrono::milliseconds(1)) + "ms").c_str());
+  ucx().ucp_config_modify(config, "TLS", options.shared_memory ? "tcp,posix,sysv,cma,self" : "tcp,self");
+  ucx().ucp_config_modify(config, "TCP_BRIDGE_ENABLE", "y"); // off in newer releases; a host's address is often that of a bridge
+  if (!options.net_device.empty()) ucx().ucp_config_modify(config, "NET_DEVICES", options.net_device.c_str());
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;
-  const auto init = ucp_init(&params, config, &state->context);
-  ucp_config_release(config);
+  const auto init = ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &state->context);
+  ucx().ucp_config_release(config);
   if (init != UCS_OK) return tl::unexpected(ucx_error("start", init));
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  if (const auto s = ucp_worker_create(state->context, &worker, &state->worker); s != UCS_OK) return tl::unexpected(ucx_error("create a worker", s));
-  if (const auto s = ucp_worker_get_efd(state->worker, &state->ucx_event); s != UCS_OK) return tl::unexpected(ucx_error("give an event descriptor", s));
+  if (const auto s = ucx().ucp_worker_create(state->context, &worker, &state->worker); s != UCS_OK) return tl::unexpected(ucx_error("create a worker", s));
+  if (const auto s = ucx().ucp_worker_get_efd(state->worker, &state->ucx_event); s != UCS_OK) return tl::unexpected(ucx_error("give an event descriptor", s));
   ucp_address_t* address = nullptr;
   std::size_t length = 0;
-  if (const auto s = ucp_worker_get_address(state->worker, &address, &length); s != UCS_OK) return tl::unexpected(ucx_error("give its address", s));
+  if (const auto s = ucx().ucp_worker_get_address(state->worker, &address, &length); s != UCS_OK) return tl::unexpected(ucx_error("give its address", s));
   state->address.assign(reinterpret_cast<const char*>(address), length);
-  ucp_worker_release_address(state->worker, address);
+  ucx().ucp_worker_release_address(state->worker, address);
   state->wake = FileDescriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!state->wake.valid()) return tl::unexpected(system_error("create", "eventfd", errno));
   return state;
@@ -271,18 +275,18 @@ Result<ExposedRegion> TransferEngine::expose(void* data, std::size_t bytes) {
     params.address = data;
     params.length = bytes;
     ucp_mem_h memory = nullptr;
-    if (const auto s = ucp_mem_map(state->context, &params, &memory); s != UCS_OK) return promise->set_value(tl::unexpected(ucx_error("register memory", s)));
+    if (const auto s = ucx().ucp_mem_map(state->context, &params, &memory); s != UCS_OK) return promise->set_value(tl::unexpected(ucx_error("register memory", s)));
     void* key = nullptr;
     std::size_t key_bytes = 0;
-    if (const auto s = ucp_rkey_pack(state->context, memory, &key, &key_bytes); s != UCS_OK) {
-      ucp_mem_unmap(state->context, memory);
+    if (const auto s = ucx().ucp_rkey_pack(state->context, memory, &key, &key_bytes); s != UCS_OK) {
+      ucx().ucp_mem_unmap(state->context, memory);
       return promise->set_value(tl::unexpected(ucx_error("pack a remote key", s)));
     }
     ExposedRegion region;
     region.descriptor_ = {state->address, std::string(static_cast<const char*>(key), key_bytes), reinterpret_cast<std::uint64_t>(data), bytes};
     region.memory_ = memory;
     region.engine_ = state;
-    ucp_rkey_buffer_release(key);
+    ucx().ucp_rkey_buffer_release(key);
     promise->set_value(std::move(region));
   });
   if (!posted) return fail(ErrorCode::kCancelled, "the transfer engine has stopped");
@@ -293,7 +297,7 @@ void ExposedRegion::release() {
   if (memory_ == nullptr) return;
   auto promise = std::make_shared<std::promise<void>>();
   auto unmap = [promise, context = engine_->context, memory = static_cast<ucp_mem_h>(memory_)] {
-    ucp_mem_unmap(context, memory);
+    ucx().ucp_mem_unmap(context, memory);
     promise->set_value();
   };
   auto done = promise->get_future();

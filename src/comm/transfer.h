@@ -24,6 +24,10 @@ struct TransferOptions {
   Duration keepalive = std::chrono::seconds(1); ///< How soon a killed peer is noticed on shared memory.
 };
 
+/// For the first line of a program, before it has threads: UCX need not patch the process's memory functions (0.4 s), because no
+/// memory is registered here that the caller has not named. UCX_MEM_MMAP_HOOK_MODE in the environment has the last word.
+void skip_memory_hooks();
+
 /// Where a peer finds exposed memory. Plain data: goes into messages.
 struct RemoteRegion {
   std::string worker; ///< The owner's UCX address.
